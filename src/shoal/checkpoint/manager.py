@@ -1,0 +1,129 @@
+"""A series of checkpoints: what they are called, which stay, and that the old goes only after the new is safe."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal import runtime
+from shoal.checkpoint.naming import Naming
+from shoal.checkpoint.retention import Retention
+from shoal.checkpoint.store import FolderStore, Store
+
+__all__ = ["CheckpointManager"]
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointManager:
+    """Saves one series of checkpoints: the newest ``n_saved``, or the best ``n_saved``.
+
+    Call it on every rank, or only on the one that saves: nothing here communicates. The bookkeeping goes on
+    everywhere, the state is collected and written on ``save_on_rank`` alone.
+
+    Args:
+        store: a folder, or any :class:`~shoal.checkpoint.Store`; a plain function that saves is enough where nothing
+            is ever removed (``n_saved=None``) or removing is not wanted.
+        naming: how files are called.
+        n_saved: how many stay; None keeps all.
+        greater_or_equal: whether an equal score replaces the worst that is kept.
+        save_on_rank: the rank that saves.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | Store | Callable[..., None],
+        *,
+        naming: Naming | None = None,
+        n_saved: int | None = 1,
+        greater_or_equal: bool = False,
+        save_on_rank: int = 0,
+    ) -> None:
+        self.store: Any = (
+            FolderStore(store, save_on_rank=save_on_rank) if isinstance(store, (str, os.PathLike)) else store
+        )
+        self.naming = naming or Naming()
+        self.retention = Retention(n_saved, greater_or_equal=greater_or_equal)
+        self.save_on_rank = save_on_rank
+        self.last_filename: str | None = None
+
+    def save(
+        self,
+        collect: Callable[[dict[str, Any]], Any],
+        *,
+        step: int | None = None,
+        score: float | None = None,
+        filename_step: int | None = None,
+    ) -> str | None:
+        """Save a checkpoint if it is good enough to stay, then delete those that have to go for it.
+
+        Args:
+            collect: returns the state to save; called on the saving rank alone, with the bookkeeping as it will be
+                once this checkpoint is safe.
+            step: where the training is; given to the store.
+            score: higher is better; None saves always, and the oldest goes.
+            filename_step: the step that the file's name shows; None leaves it out.
+
+        Returns:
+            the file's name, or None where the score was not good enough.
+
+        Raises:
+            CheckpointError: it could not be saved. Nothing was deleted.
+        """
+        filename = self.naming.filename(step=filename_step, score=score)
+        plan = self.retention.plan(filename, score)
+        if plan is None:
+            return None
+        if self.saves_here:
+            metadata = {
+                "basename": "_".join(part for part in (self.naming.prefix, self.naming.name) if part),
+                "score_name": self.naming.score_name,
+                "priority": step if score is None else score,
+                "step": step,
+            }
+            self._store(collect(self.retention.state_dict(plan)), filename, metadata)
+        self.retention.commit(plan)
+        self.last_filename = filename
+        if self.saves_here:
+            for old in plan.dropped:
+                self._remove(old)
+        return filename
+
+    @property
+    def saves_here(self) -> bool:
+        """Whether this process is the one that saves."""
+        return runtime.current().rank == self.save_on_rank
+
+    @property
+    def last_checkpoint(self) -> str | Path | None:
+        """The last one saved: its path where it lies in a folder, else its name; None before the first."""
+        dirname = getattr(self.store, "dirname", None)
+        if self.last_filename is None or dirname is None:
+            return self.last_filename
+        return Path(dirname) / self.last_filename
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which checkpoints are kept."""
+        return self.retention.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the checkpoints that an earlier run has kept."""
+        self.retention.load_state_dict(state)
+        self.last_filename = self.retention.saved[-1].filename if self.retention.saved else None
+
+    def _store(self, checkpoint: Any, filename: str, metadata: dict[str, Any]) -> None:
+        if isinstance(self.store, Store):
+            self.store(checkpoint, filename, metadata)
+        else:
+            self.store(checkpoint, filename)
+
+    def _remove(self, filename: str) -> None:
+        if not hasattr(self.store, "remove"):
+            return
+        try:
+            self.store.remove(filename)
+        except OSError as error:  # the new checkpoint is safe: a file too many must not end the training
+            _log.warning("Could not delete the old checkpoint '%s': %s; delete it by hand", filename, error)
