@@ -15,6 +15,7 @@ from shoal.runtime.context import (
     placement,
 )
 from shoal.runtime.environments import ENVIRONMENTS, Placement
+from shoal.runtime.logs import get_logger, setup_logger
 from shoal.runtime.random import manual_seed
 from shoal.runtime.ranks import one_rank_first, one_rank_only
 from shoal.runtime.world import World
@@ -38,6 +39,7 @@ __all__ = [
     "default_backend",
     "finalize",
     "gather_states",
+    "get_logger",
     "hostname",
     "initialize",
     "is_initialized",
@@ -46,4 +48,5 @@ __all__ = [
     "one_rank_first",
     "one_rank_only",
     "placement",
+    "setup_logger",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 import torch.distributed as dist
 
 from shoal._registry import Entry, Registry, nearest
@@ -51,6 +52,11 @@ def available_backends() -> tuple[str, ...]:
     return tuple(name for name in BACKENDS if not cast("Backend", BACKENDS.load(name)(name)).missing())
 
 
-def default_backend() -> str:
-    """The backend for several processes where the user named none: nccl on NVIDIA GPUs, gloo elsewhere."""
-    return "nccl" if "nccl" in available_backends() else "gloo"
+def default_backend(nproc_per_node: int = 1) -> str:
+    """The backend for several processes where the user named none: nccl where each gets a GPU, else gloo.
+
+    Args:
+        nproc_per_node: processes on this node.
+    """
+    enough = torch.cuda.device_count() >= nproc_per_node
+    return "nccl" if enough and "nccl" in available_backends() else "gloo"

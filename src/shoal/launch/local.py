@@ -1,0 +1,169 @@
+"""Start the workers of one node, wait for them, and bring back what they return or why they failed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
+
+from shoal.errors import WorkerInterruptedError
+from shoal.launch.agent import Agent, Interrupted
+from shoal.launch.payload import Call, dump_call, load_result
+from shoal.launch.report import collect, error_for
+from shoal.launch.spec import LaunchSpec
+from shoal.launch.worker import Streams, result_path, run
+
+__all__ = ["launch"]
+
+_PRELOADED = ["shoal.launch.worker", "shoal.distributed"]
+_MONITOR_INTERVAL_S = 0.02
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+
+
+def launch(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    spec: LaunchSpec,
+) -> list[Any]:
+    """Run ``function(*args, **kwargs)`` in every worker of this node.
+
+    Args:
+        function: any callable, also a lambda, a closure, or one defined in the main script or a notebook cell.
+        spec: how many workers, and where the job's other nodes are.
+
+    Returns:
+        The workers' return values, by rank (of this node's workers).
+
+    Raises:
+        WorkerFailedError: a worker failed; its cause shows the first failing rank's own traceback.
+        UsageError: ``function`` or its arguments cannot be sent to a worker.
+        KeyboardInterrupt: SIGINT was received. Other signals, too, are delivered again to this process once the
+            workers have ended; where its handler returns, the call ends with ``WorkerInterruptedError``.
+    """
+    # Read only by the forkserver, at its start: torch is imported there once, not once a worker.
+    multiprocessing.set_forkserver_preload(_PRELOADED)
+    with tempfile.TemporaryDirectory(prefix="shoal-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        call = Call(function, args, kwargs or {}, dict(os.environ), spec.num_threads)
+        dump_call(call, folder / "call.pickle")
+        with _elastic_logs_quiet(), _signals_raised() as received:
+            agent = Agent(_worker_spec(spec, folder), folder)
+            try:
+                result = agent.run()
+            except Interrupted as interruption:
+                agent.mark_interrupted()
+                agent.end_workers(interruption.number, spec.grace_s)
+            except BaseException:
+                agent.end_workers(signal.SIGTERM, spec.grace_s)
+                raise
+            finally:
+                agent.kill_groups()
+        if received:
+            _deliver_again(received[0])
+        ranks = [worker.global_rank for worker in agent.get_worker_group().workers]
+        if result.is_failed():
+            failures = collect(folder, agent.processes(), agent.ended_by_us)
+            raise error_for(failures, spec.nproc_per_node * spec.nnodes)
+        return [load_result(result_path(folder, rank)) for rank in ranks]
+
+
+def _worker_spec(spec: LaunchSpec, folder: Path) -> WorkerSpec:
+    """One rendezvous a job: over c10d on a free port on one node, at the address that was given over several."""
+    fixed = spec.nnodes > 1 or spec.master_port is not None
+    options: dict[str, Any] = {"rank": spec.node_rank, "timeout": 900} if fixed else {}
+    parameters = RendezvousParameters(
+        backend="static" if fixed else "c10d",
+        endpoint=f"{spec.master_addr}:{spec.master_port if fixed else 0}",
+        run_id=uuid.uuid4().hex,
+        min_nodes=spec.nnodes,
+        max_nodes=spec.nnodes,
+        local_addr=None if spec.nnodes > 1 else spec.master_addr,
+        **options,
+    )
+    return WorkerSpec(
+        role="shoal",
+        local_world_size=spec.nproc_per_node,
+        entrypoint=run,
+        args=(Streams(), str(folder), os.getpid()),
+        rdzv_handler=rendezvous_registry.get_rendezvous_handler(parameters),
+        max_restarts=0,
+        monitor_interval=_MONITOR_INTERVAL_S,
+        master_addr=spec.master_addr if fixed else None,
+        master_port=spec.master_port if fixed else None,
+        local_addr=None if spec.nnodes > 1 else spec.master_addr,
+    )
+
+
+@contextlib.contextmanager
+def _signals_raised() -> Iterator[list[int]]:
+    """Turn the first signal into ``Interrupted``; a second one ends the grace of the workers.
+
+    Yields the signals received. Off the main thread, where Python delivers no signals, nothing changes.
+    """
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def handler(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        raise Interrupted(number)
+
+    saved = {number: signal.getsignal(number) for number in _PASSED_ON}
+    # The agent sets handlers of its own while it starts the workers, for the signals that this variable names.
+    saved_names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE")
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""
+    for number in _PASSED_ON:
+        signal.signal(number, handler)
+    try:
+        yield received
+    finally:
+        for number, previous in saved.items():
+            signal.signal(number, previous)
+        if saved_names is None:
+            del os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"]
+        else:
+            os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = saved_names
+
+
+def _deliver_again(number: int) -> None:
+    """Let the process do with the signal what it would have done without workers."""
+    if number == signal.SIGINT and signal.getsignal(number) is signal.default_int_handler:
+        raise KeyboardInterrupt
+    os.kill(os.getpid(), number)
+    raise WorkerInterruptedError(
+        f"the launcher received {signal.Signals(number).name}, passed it on to its workers and ended", number
+    )
+
+
+@contextlib.contextmanager
+def _elastic_logs_quiet() -> Iterator[None]:
+    """The report says what the agent's own log lines would say, in order and with the traceback."""
+    loggers = [
+        logging.getLogger(name)
+        for name in list(logging.root.manager.loggerDict)
+        if name.startswith(("torch.distributed.elastic", "torchelastic"))
+    ]
+    before = [(each, each.disabled) for each in loggers]
+    for each in loggers:
+        each.disabled = True
+    try:
+        yield
+    finally:
+        for each, disabled in before:
+            each.disabled = disabled
