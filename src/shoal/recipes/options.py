@@ -92,7 +92,8 @@ def read_yaml(options: type[_Dataclass], path: Path, *, without: Iterable[str] =
         return {}
     if not isinstance(content, Mapping):
         raise UsageError(
-            f"the options file {path} holds a {type(content).__name__}; write one option a line, as in `batch_size: 512`"
+            f"the options file {path} holds a {type(content).__name__}; "
+            "write one option a line, as in `batch_size: 512`"
         )
     hints = _hints(options)
     for name in without:
@@ -146,7 +147,7 @@ def _convert(hint: Any, value: object) -> Any:
     if hint is int and isinstance(value, bool):
         raise ValueError("it must be an integer")
     if not isinstance(value, hint):
-        raise ValueError(f"it must be {_KINDS[hint]}")
+        raise ValueError(f"it must be {_KINDS[hint]}")  # noqa: TRY004 - it becomes part of a UsageError
     return value
 
 

@@ -19,7 +19,7 @@ class Cifar10Config:
     """
 
     data: str = "digits"
-    """`digits` (offline), `cifar10` (downloaded), or a folder of cifar-10-batches-py, class folders or parquet files."""
+    """`digits` (offline), `cifar10` (downloaded), or a folder of cifar-10-batches-py, class folders or parquet."""
 
     data_path: str = "cifar10"
     """Folder that --data cifar10 is downloaded to, or found in."""

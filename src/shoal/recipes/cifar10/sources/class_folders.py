@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from shoal._registry import nearest
 from shoal.errors import DataError
@@ -58,9 +59,11 @@ def _split(folder: Path, classes: tuple[str, ...]) -> ImageSplit:
         labels += [classes.index(name)] * len(found)
     if not paths:
         raise DataError(f"{folder}: its class folders hold no image ({', '.join(sorted(_SUFFIXES))})")
-    return ImageSplit(
-        np.asarray(labels, dtype=np.int64), lambda index: decode(_content(paths[index]), str(paths[index]))
-    )
+
+    def read(index: int) -> Tensor:
+        return decode(_content(paths[index]), str(paths[index]))
+
+    return ImageSplit(np.asarray(labels, dtype=np.int64), read)
 
 
 def _content(path: Path) -> bytes:

@@ -18,13 +18,13 @@ _BRIGHTEST = 16
 """The digits' pixels count the dots that are set in a 4x4 block: 0 to 16."""
 
 
-def load(data_path: Path) -> ImageData:
+def load(_data_path: Path) -> ImageData:
     """1,797 digits of 8x8 pixels, enlarged to 32x32 and repeated over the three colours.
 
     From the "Optical Recognition of Handwritten Digits" set of E. Alpaydin and C. Kaynak (UCI, 1998).
 
     Args:
-        data_path: not used; the digits are part of scikit-learn.
+        _data_path: not used; the digits are part of scikit-learn.
     """
     from sklearn.datasets import load_digits
 

@@ -39,7 +39,8 @@ class ParquetLayout:
         train_files, val_files = _files(folder, _TRAIN), _files(folder, _VAL)
         if not val_files:
             raise DataError(
-                f"{folder} has {train_files[0].name} but no images to validate on; add {self.looks_for.split(' and ')[1]}"
+                f"{folder} has {train_files[0].name} but no images to validate on; "
+                f"add one of {', '.join(f'{name}.parquet' for name in _VAL)}"
             )
         classes = _class_names(train_files[0])
         train, val = _split(train_files, len(classes)), _split(val_files, len(classes))
