@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import tempfile
@@ -19,6 +18,7 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
+from shoal import _forkserver
 from shoal.errors import WorkerInterruptedError
 from shoal.launch.agent import Agent, Interrupted
 from shoal.launch.payload import Call, dump_call, load_result
@@ -28,7 +28,6 @@ from shoal.launch.worker import Streams, result_path, run
 
 __all__ = ["launch"]
 
-_PRELOADED = ["shoal.launch.worker", "shoal.distributed"]
 _MONITOR_INTERVAL_S = 0.02
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
@@ -55,8 +54,7 @@ def launch(
         KeyboardInterrupt: SIGINT was received. Other signals, too, are delivered again to this process once the
             workers have ended; where its handler returns, the call ends with ``WorkerInterruptedError``.
     """
-    # Read only by the forkserver, at its start: torch is imported there once, not once a worker.
-    multiprocessing.set_forkserver_preload(_PRELOADED)
+    _forkserver.start()
     with tempfile.TemporaryDirectory(prefix="shoal-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         call = Call(function, args, kwargs or {}, dict(os.environ), spec.num_threads)

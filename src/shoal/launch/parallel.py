@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from shoal import runtime
 from shoal.errors import EnvironmentConflictError, UsageError
@@ -92,7 +92,7 @@ class Parallel:
         self.backend = self._spec.backend if self._spec else backend
         self._joined = False
 
-    def __enter__(self) -> Parallel:
+    def __enter__(self) -> Self:
         if self._spec is not None:
             logger = runtime.get_logger(_LOGGER)
             logger.info("Initialized distributed launcher with backend: '%s'", self.backend)

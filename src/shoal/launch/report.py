@@ -24,7 +24,8 @@ from shoal.errors import WorkerFailedError
 __all__ = ["RankFailure", "RankTraceback", "collect", "error_for", "record_failure", "render"]
 
 _FOLDER_VARIABLE = "SHOAL_LAUNCH_FOLDER"
-_OWN_FOLDER = os.path.dirname(__file__)  # noqa: PTH120 - compared with file names of frames, which are strings
+_PACKAGE = Path(__file__).parents[1]
+_MACHINERY = (str(_PACKAGE / "launch"), str(_PACKAGE / "cli"), str(_PACKAGE / "testing"), "<frozen runpy>")
 
 # How a rank's death looks to the ranks that were talking to it, by gloo, nccl and the store.
 _CONSEQUENCES = (
@@ -194,6 +195,6 @@ def _how_it_ended(exit_code: int) -> str:
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """The traceback without the leading frames of the launcher's own code."""
     part = trace
-    while part is not None and part.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+    while part is not None and part.tb_frame.f_code.co_filename.startswith(_MACHINERY):
         part = part.tb_next
     return part if part is not None else trace

@@ -65,7 +65,7 @@ def initialize(backend: str | None = None, *, timeout: timedelta | float | None 
     place = placement()
     limit = _as_timedelta(timeout)
     if backend is None and place.placed:
-        backend = default_backend()
+        backend = place.backend or default_backend(place.local_world_size)
     talker = backend_for(backend)
     talker.start(place, limit)
     world = World(

@@ -21,6 +21,7 @@ class Placement:
         rank, local_rank, world_size, local_world_size, node_rank, num_nodes: as in ``World``.
         master_addr: host of rank 0, or None where there is nobody to meet.
         master_port: port of the store on that host, or None.
+        backend: the backend that the launcher was asked for, or None.
     """
 
     source: str
@@ -33,6 +34,7 @@ class Placement:
     num_nodes: int = 1
     master_addr: str | None = None
     master_port: int | None = None
+    backend: str | None = None
 
 
 class Environment(Protocol):

@@ -45,4 +45,5 @@ class TorchElastic:
             num_nodes=num_nodes,
             master_addr=variables.get("MASTER_ADDR", "127.0.0.1"),
             master_port=read_int(variables, "MASTER_PORT"),
+            backend=variables.get("SHOAL_BACKEND"),
         )

@@ -1,0 +1,60 @@
+"""``shoal``: choose a subcommand and hand over to it. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import cast
+
+from shoal._registry import nearest
+from shoal._version import __version__
+
+__all__ = ["main"]
+
+# Name: module with ``main(argv) -> exit code``, and what it does. Listed here so that --help imports none of them.
+COMMANDS = {
+    "launch": ("shoal.cli.launch", "run a script or a module on several processes"),
+    "train": ("shoal.cli.train", "run a complete training that comes with Shoal"),
+    "env": ("shoal.cli.env", "print what a bug report needs"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The entry point of the ``shoal`` command.
+
+    Args:
+        argv: the arguments after the command's name; None takes those of the process.
+
+    Returns:
+        The exit code: 0 for success, 1 for a failed job, 2 for a command line that cannot work.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"shoal {__version__}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        print(
+            f"shoal: there is no command {name!r}{nearest(name, COMMANDS)}; commands: {', '.join(COMMANDS)}",
+            file=sys.stderr,
+        )
+        return 2
+    return cast("int", importlib.import_module(COMMANDS[name][0]).main(rest))
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
+    return (
+        "usage: shoal COMMAND [options]\n\n"
+        "Train a PyTorch model on whatever hardware is there, from one unchanged Python function.\n\n"
+        f"commands:\n{rows}\n\n"
+        "'shoal COMMAND --help' tells a command's options; 'shoal --version' the version."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

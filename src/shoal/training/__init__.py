@@ -1,0 +1,29 @@
+"""What one optimisation step is; both ways of writing a training use it."""
+
+from __future__ import annotations
+
+from shoal.training.batches import convert_tensor, map_tensors, prepare_batch
+from shoal.training.parallel import auto_model, auto_optim, unwrap_model
+from shoal.training.precision import Precision
+from shoal.training.step import StepOptions, StepResult, SupervisedStep, average_gradients, evaluate_batch
+from shoal.training.sync_batchnorm import GlobalBatchNorm
+from shoal.training.window import ALONE, MicroBatch, Window
+
+__all__ = [
+    "ALONE",
+    "GlobalBatchNorm",
+    "MicroBatch",
+    "Precision",
+    "StepOptions",
+    "StepResult",
+    "SupervisedStep",
+    "Window",
+    "auto_model",
+    "auto_optim",
+    "average_gradients",
+    "convert_tensor",
+    "evaluate_batch",
+    "map_tensors",
+    "prepare_batch",
+    "unwrap_model",
+]

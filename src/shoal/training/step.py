@@ -1,0 +1,236 @@
+"""One supervised training step: forward, loss, backward, and the optimizer where a window of micro-batches closes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from shoal import runtime
+from shoal.errors import UsageError
+from shoal.training.batches import prepare_batch
+from shoal.training.parallel import unwrap_model
+from shoal.training.precision import Precision
+from shoal.training.sync_batchnorm import GlobalBatchNorm
+from shoal.training.window import ALONE, MicroBatch
+
+__all__ = ["StepOptions", "StepResult", "SupervisedStep", "average_gradients", "evaluate_batch"]
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _call(model: nn.Module, x: Any) -> Any:
+    return model(x)
+
+
+class StepResult(NamedTuple):
+    """What a step has seen and made.
+
+    Attributes:
+        x, y: the batch, on the device.
+        y_pred: the model's output; None on a rank that has no sample in this micro-batch.
+        loss: the mean loss over this rank's samples, detached, neither weighted nor divided for accumulation; on a
+            rank without samples, the mean over the other ranks'.
+    """
+
+    x: Any
+    y: Any
+    y_pred: Any
+    loss: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """What a step does beyond the plain one.
+
+    Attributes:
+        device: where batches are moved; None leaves them.
+        non_blocking: copy from pinned memory without waiting.
+        prepare_batch: ``(batch, device, non_blocking) -> (x, y)``.
+        model_fn: ``(model, x) -> output``.
+        model_transform: ``output -> y_pred``, before the loss.
+        precision: what the forward pass computes in.
+        accumulation: micro-batches an optimizer step.
+    """
+
+    device: torch.device | str | None = None
+    non_blocking: bool = False
+    prepare_batch: Callable[..., tuple[Any, Any]] = prepare_batch
+    model_fn: Callable[[nn.Module, Any], Any] = _call
+    model_transform: Callable[[Any], Any] = _identity
+    precision: Precision = Precision("cpu")  # noqa: RUF009 - frozen
+    accumulation: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.accumulation, bool) or not isinstance(self.accumulation, int) or self.accumulation < 1:
+            raise UsageError(f"gradient_accumulation_steps={self.accumulation!r} was given; give a whole number from 1")
+        if self.device is not None:
+            object.__setattr__(self, "device", torch.device(self.device))
+
+
+class SupervisedStep:
+    """Trains a model by one micro-batch a call.
+
+    Args:
+        model: as it is or in DistributedDataParallel.
+        optimizer: of its parameters.
+        loss_fn: ``(y_pred, y) -> mean loss over the batch``.
+        options: what else to do.
+
+    Attributes:
+        num_steps_taken: optimizer steps so far; one that a gradient scaler skipped doesn't count.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_fn: Callable[[Any, Any], torch.Tensor],
+        options: StepOptions,
+    ) -> None:
+        self.num_steps_taken = 0
+        self._model = model
+        self._module = unwrap_model(model)
+        self._optimizer = optimizer
+        self._loss_fn = loss_fn
+        self._options = options
+        self._open: list[MicroBatch] = []
+        self._syncs_statistics = any(
+            isinstance(module, nn.SyncBatchNorm | GlobalBatchNorm) for module in self._module.modules()
+        )
+
+    def __call__(self, batch: Any, micro: MicroBatch = ALONE) -> StepResult:
+        """Forward and backward; with the last micro-batch of its window, the optimizer too."""
+        options = self._options
+        x, y = options.prepare_batch(batch, options.device, options.non_blocking)
+        if not self._model.training:
+            self._model.train()
+        if micro.is_first:
+            self._optimizer.zero_grad()
+            self._open.clear()
+        if micro.share is not None and micro.is_sparse:
+            y_pred, loss = self._sparse(x, y, micro)
+        else:
+            y_pred, loss = self._dense(x, y, micro)
+        if micro.is_last:
+            if micro.is_sparse:
+                average_gradients(self._module)
+            self._step()
+        else:
+            self._open.append(micro)
+        return StepResult(x, y, y_pred, loss)
+
+    def finish_window(self) -> None:
+        """Step on a window that its epoch ended early, weighed by the micro-batches that it got.
+
+        Needed only where the length of the epoch was not known; else a no-op.
+        """
+        if not self._open:
+            return
+        self._grow_gradients(1.0 / sum(micro.weight for micro in self._open))
+        if isinstance(self._model, DistributedDataParallel):
+            average_gradients(self._module)
+        self._step()
+
+    def _dense(self, x: Any, y: Any, micro: MicroBatch) -> tuple[Any, torch.Tensor]:
+        """Every rank has samples: DistributedDataParallel averages while the last backward runs."""
+        waits = not micro.is_last and isinstance(self._model, DistributedDataParallel)
+        with self._model.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
+            y_pred, loss = self._forward(self._model, x, y)
+            self._backward(loss if micro.weight == 1.0 else loss * micro.weight)
+        return y_pred, loss.detach()
+
+    def _sparse(self, x: Any, y: Any, micro: MicroBatch) -> tuple[Any, torch.Tensor]:
+        """Some rank has no sample: each works on the module inside, and gradients are averaged by hand afterwards."""
+        assert micro.share is not None
+        y_pred: Any = None
+        loss = torch.zeros((), device=runtime.current().device)
+        if micro.share.local:
+            y_pred, loss = self._forward(self._module, x, y)
+            self._backward(loss * micro.weight)
+        elif self._syncs_statistics:  # the other ranks' layers wait for this one's (empty) part
+            with self._options.precision.autocast():
+                self._backward(self._options.model_fn(self._module, x).sum() * 0.0)
+        total = runtime.all_reduce(loss.detach().double() * micro.share.local) / max(1, micro.share.total)
+        return y_pred, loss.detach() if micro.share.local else total.float()
+
+    def _forward(self, model: nn.Module, x: Any, y: Any) -> tuple[Any, torch.Tensor]:
+        options = self._options
+        if options.precision.dtype is None:
+            y_pred = options.model_transform(options.model_fn(model, x))
+            return y_pred, self._loss_fn(y_pred, y)
+        with options.precision.autocast():
+            y_pred = options.model_transform(options.model_fn(model, x))
+            loss = self._loss_fn(y_pred, y)
+        return options.precision.full(y_pred), loss
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        scaler = self._options.precision.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()
+
+    def _step(self) -> None:
+        self._open.clear()
+        scaler = self._options.precision.scaler
+        if scaler is None:
+            self._optimizer.step()
+            self.num_steps_taken += 1
+            return
+        before = scaler.get_scale()
+        scaler.step(self._optimizer)
+        scaler.update()
+        self.num_steps_taken += scaler.get_scale() >= before
+
+    def _grow_gradients(self, factor: float) -> None:
+        for parameter in self._module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+
+@torch.no_grad()
+def average_gradients(model: nn.Module) -> None:
+    """Average gradients over all ranks in one collective a dtype; a rank without a gradient counts as zero.
+
+    A parameter that has no gradient on any rank keeps none.
+    """
+    backend = runtime.active().backend
+    world_size = runtime.current().world_size
+    groups: dict[torch.dtype, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            groups.setdefault(parameter.dtype, []).append(parameter)
+    for parameters in groups.values():
+        parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        present = parts[0].new_tensor([float(p.grad is not None) for p in parameters])
+        flat = torch.cat([*(part.reshape(-1) for part in parts), present]).to(backend.transport_device)
+        backend.all_reduce(flat, "SUM", None)
+        flat = flat.to(parts[0].device)
+        has_gradient = flat[-len(parameters) :].tolist()
+        start = 0
+        for parameter, part, anywhere in zip(parameters, parts, has_gradient, strict=True):
+            if anywhere:
+                mean = flat[start : start + part.numel()].div_(world_size).view_as(part)
+                parameter.grad = mean if parameter.grad is None else parameter.grad.copy_(mean)
+            start += part.numel()
+
+
+@torch.no_grad()
+def evaluate_batch(model: nn.Module, batch: Any, options: StepOptions) -> tuple[Any, Any, Any]:
+    """Forward in evaluation mode on the module inside DistributedDataParallel, which would talk to other ranks.
+
+    Returns:
+        ``(x, y, y_pred)``.
+    """
+    module = unwrap_model(model)
+    if module.training:
+        model.eval()
+    x, y = options.prepare_batch(batch, options.device, options.non_blocking)
+    with options.precision.autocast():
+        y_pred = options.model_transform(options.model_fn(module, x))
+    return x, y, options.precision.full(y_pred)

@@ -1,0 +1,74 @@
+"""Gradient accumulation as arithmetic: which micro-batches make one optimizer step, and how much each weighs.
+
+The gradient of a window is that of the mean loss over all its samples, on all ranks together: ranks average their
+gradients over the world size, so a micro-batch of a rank weighs its samples times the world size over the window's
+samples. Where nobody knows the samples, micro-batches weigh the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shoal._types import HasShares, Share
+
+__all__ = ["ALONE", "MicroBatch", "Window"]
+
+
+class MicroBatch(NamedTuple):
+    """One micro-batch in its window.
+
+    Attributes:
+        is_first: it opens the window: gradients are cleared before it.
+        is_last: it closes the window: the optimizer steps after it.
+        weight: factor of this rank's mean loss.
+        is_sparse: some rank has no sample in some micro-batch of the window, so gradients are averaged by hand.
+        share: this rank's samples and all ranks', where they are known.
+    """
+
+    is_first: bool
+    is_last: bool
+    weight: float
+    is_sparse: bool = False
+    share: Share | None = None
+
+
+ALONE = MicroBatch(is_first=True, is_last=True, weight=1.0)
+"""A micro-batch that is a window of its own."""
+
+
+class Window:
+    """Places micro-batches in windows of ``length``, anew in every epoch.
+
+    Args:
+        length: micro-batches an optimizer step; the last window of an epoch may have fewer and is weighed so.
+        epoch_length: micro-batches an epoch; None while it isn't known, when the end of an epoch must be told by
+            ``SupervisedStep.finish_window``.
+        loader: tells how each global batch is split, or None where nobody knows.
+        world_size: ranks among which gradients are averaged.
+    """
+
+    def __init__(self, length: int, epoch_length: int | None, loader: HasShares | None, world_size: int) -> None:
+        self._length = length
+        self._epoch_length = epoch_length
+        self._loader = loader
+        self._world_size = world_size
+
+    def at(self, index: int) -> MicroBatch:
+        """The micro-batch at ``index`` of its epoch, counted from 0."""
+        start = index - index % self._length
+        end = start + self._length
+        if self._epoch_length is not None:
+            end = min(end, self._epoch_length)
+        is_first, is_last = index == start, index == end - 1
+        if self._loader is None:
+            return MicroBatch(is_first, is_last, 1.0 / (end - start))
+        shares = [self._loader.share(step) for step in range(start, end)]
+        own = shares[index - start]
+        total = sum(share.total for share in shares)
+        return MicroBatch(
+            is_first,
+            is_last,
+            own.local * self._world_size / total,
+            any(share.smallest == 0 for share in shares),
+            own,
+        )
