@@ -114,6 +114,14 @@ class Agent(LocalElasticAgent):
             return RunResult(state=WorkerState.FAILED)
         return cast("RunResult", super()._monitor_workers(worker_group))
 
+    def _shutdown(self, *_: Any, **__: Any) -> None:
+        """Nothing: torch's agent would end the workers here by SIGTERM, whatever signal is to reach them."""
+
+    def close(self) -> None:
+        """Kill what is left of the workers and let go of what torch's agent holds."""
+        self.kill_groups()
+        super()._shutdown()
+
     def _wait_for_records(self) -> None:
         """Give the other ranks a moment to say what they saw, while the first cause is already on record."""
         end = time.monotonic() + _FAILURE_GRACE_S / 10

@@ -70,7 +70,7 @@ def launch(
                 agent.end_workers(signal.SIGTERM, spec.grace_s)
                 raise
             finally:
-                agent.kill_groups()
+                agent.close()
         if received:
             _deliver_again(received[0])
         ranks = [worker.global_rank for worker in agent.get_worker_group().workers]

@@ -69,7 +69,7 @@ class Parallel:
         if start_method not in _START_METHODS:
             raise UsageError(f"start_method={start_method!r} was given; choose one of {', '.join(_START_METHODS)}")
         place = runtime.placement()
-        self._timeout = timeout
+        self._timeout = runtime.as_timeout(timeout)
         self._start_method = start_method
         self._spec: LaunchSpec | None = None
         if place.placed:
@@ -180,7 +180,7 @@ class _Joined:
 
     function: Callable[..., Any]
     backend: str | None
-    timeout: timedelta | float | None
+    timeout: timedelta | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         world = runtime.initialize(self.backend, timeout=self.timeout)

@@ -39,7 +39,7 @@ class LaunchSpec:
     master_addr: str = _LOOPBACK
     master_port: int | None = None
     backend: str | None = None
-    timeout: timedelta | float | None = None
+    timeout: timedelta | None = None
     grace_s: float = 30.0
     num_threads: int = 1
 
@@ -90,7 +90,7 @@ def resolve(
         master_addr=master_addr or _LOOPBACK,
         master_port=port,
         backend=backend or runtime.default_backend(nproc),
-        timeout=timeout,
+        timeout=runtime.as_timeout(timeout),
         grace_s=grace_s,
         num_threads=_threads_per_worker(nproc),
     )

@@ -17,17 +17,18 @@ _POLL_S = 1.0
 def die_with(launcher_pid: int) -> None:
     """Start a thread that ends this process and its children when the launcher has ended.
 
-    They get SIGTERM first and SIGKILL some seconds later. The process must lead a group of its own.
+    Where the process handles SIGTERM it gets that first, and seconds to save what it has. It must lead a process group
+    of its own.
     """
     threading.Thread(target=_watch, args=(launcher_pid,), name="shoal-launcher-watch", daemon=True).start()
 
 
 def _watch(launcher_pid: int) -> None:
     _wait_for_end(launcher_pid)
-    group = os.getpgid(0)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_GRACE_S)
-    os.killpg(group, signal.SIGKILL)
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE_S)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def _wait_for_end(pid: int) -> None:

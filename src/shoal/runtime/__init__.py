@@ -6,6 +6,7 @@ from shoal.runtime.backends import BACKENDS, Backend, Group, available_backends,
 from shoal.runtime.collectives import REDUCTIONS, all_gather, all_reduce, barrier, broadcast, gather_states
 from shoal.runtime.context import (
     active,
+    as_timeout,
     current,
     finalize,
     hostname,
@@ -31,6 +32,7 @@ __all__ = [
     "active",
     "all_gather",
     "all_reduce",
+    "as_timeout",
     "available_backends",
     "backend_for",
     "barrier",

@@ -16,7 +16,17 @@ from shoal.runtime.backends import Backend, Group, backend_for, default_backend
 from shoal.runtime.environments import Placement, detect
 from shoal.runtime.world import World
 
-__all__ = ["active", "current", "finalize", "hostname", "initialize", "is_initialized", "new_group", "placement"]
+__all__ = [
+    "active",
+    "as_timeout",
+    "current",
+    "finalize",
+    "hostname",
+    "initialize",
+    "is_initialized",
+    "new_group",
+    "placement",
+]
 
 
 @dataclass(slots=True)
@@ -63,7 +73,7 @@ def initialize(backend: str | None = None, *, timeout: timedelta | float | None 
             f"initialize() was called, but this process is already in a job ({current()}); call finalize() first"
         )
     place = placement()
-    limit = _as_timedelta(timeout)
+    limit = as_timeout(timeout)
     if backend is None and place.placed:
         backend = place.backend or default_backend(place.local_world_size)
     talker = backend_for(backend)
@@ -181,7 +191,12 @@ def _adopted() -> _Active:
     )
 
 
-def _as_timedelta(timeout: timedelta | float | None) -> timedelta | None:
+def as_timeout(timeout: timedelta | float | None) -> timedelta | None:
+    """A timeout as users give it, checked: a timedelta, a number of seconds, or None for the backend's default.
+
+    Raises:
+        UsageError: it is none of these, or not longer than zero.
+    """
     if timeout is None or isinstance(timeout, timedelta):
         limit = timeout
     elif isinstance(timeout, int | float) and not isinstance(timeout, bool):

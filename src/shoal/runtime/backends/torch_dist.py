@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from shoal.errors import UsageError
 from shoal.runtime.backends.base import Backend, Capabilities, Group
 from shoal.runtime.environments.base import Placement
 
 __all__ = ["TorchDist"]
+
+_starts = itertools.count()
 
 _OPS = {
     "SUM": dist.ReduceOp.SUM,
@@ -54,9 +58,8 @@ class TorchDist(Backend):
         A process that nobody placed becomes a group of one, in a store of its own.
         """
         self._device = self.device(placement)
-        options: dict[str, Any] = {}
-        if timeout is not None:
-            options["timeout"] = timeout
+        limits: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        options = dict(limits)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
             options["device_id"] = self._device
@@ -65,8 +68,11 @@ class TorchDist(Backend):
         elif not placement.placed:
             dist.init_process_group(self.name, store=HashStore(), rank=0, world_size=1, **options)
         else:
+            store, _, _ = next(rendezvous("env://", placement.rank, placement.world_size, **limits))
+            # A group of an earlier start has left its addresses in the launcher's store, under the same keys.
+            store = PrefixStore(f"shoal/{next(_starts)}", store)
             dist.init_process_group(
-                self.name, init_method="env://", rank=placement.rank, world_size=placement.world_size, **options
+                self.name, store=store, rank=placement.rank, world_size=placement.world_size, **options
             )
         self._started = True
 
