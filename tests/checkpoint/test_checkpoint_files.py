@@ -86,7 +86,7 @@ def test_a_file_cut_at_any_length_is_found(tmp_path):
     whole = path.read_bytes()
     for length in range(0, len(whole), max(1, len(whole) // 100)):
         path.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match="cut off or altered|not a checkpoint"):
+        with pytest.raises(CheckpointError, match=r"cut off or altered|not a checkpoint"):
             checkpoint.load(path)
 
 
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_and_its_space(tmp_path):
         manager = checkpoint.CheckpointManager(disk, n_saved=1)
         manager.save(lambda _: {"w": torch.ones(400_000)}, filename_step=1)
         for _ in range(3):
-            with pytest.raises(CheckpointError, match="No space left.*free some space") as caught:
+            with pytest.raises(CheckpointError, match=r"No space left.*free some space") as caught:
                 manager.save(lambda _: {"w": torch.zeros(400_000)}, filename_step=2)
             assert caught.value.__cause__ is not None
         assert [path.name for path in disk.iterdir()] == ["checkpoint_1.pt"]
