@@ -8,11 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Any, Self
 
 __all__ = ["BIN", "PROGRAMS", "CommandFailedError", "LivingProgram", "run_command", "time_command"]
 
@@ -26,7 +27,10 @@ class CommandFailedError(RuntimeError):
 
 
 def run_command(command: Sequence[str], *, expect: str = "", timeout_s: float = 180.0) -> tuple[str, float]:
-    """Run a command; return what it printed and how long it took, in seconds.
+    """Run a command; return the end of what it printed and how long it took, in seconds.
+
+    The time ends when the command itself does, as a shell sees it; what it leaves running is killed then, so that it
+    doesn't run while the next command is timed.
 
     Args:
         command: the program and its arguments.
@@ -36,21 +40,22 @@ def run_command(command: Sequence[str], *, expect: str = "", timeout_s: float = 
     Raises:
         CommandFailedError: see there; the text holds the end of its output.
     """
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired as error:
-        _kill_group(process)
-        output, _ = process.communicate()
-        raise CommandFailedError(f"{_shown(command)} had not ended after {timeout_s:g} s:\n{output[-2000:]}") from error
-    took_s = time.perf_counter() - started
+    with tempfile.TemporaryFile() as said:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            process.wait(timeout=timeout_s)
+            took_s = time.perf_counter() - started
+        except subprocess.TimeoutExpired as error:
+            output = _end_of(said)
+            raise CommandFailedError(f"{_shown(command)} had not ended after {timeout_s:g} s:\n{output}") from error
+        finally:
+            _kill_group(process)
+        output = _end_of(said)
     if process.returncode != 0:
-        raise CommandFailedError(f"{_shown(command)} ended with exit code {process.returncode}:\n{output[-2000:]}")
+        raise CommandFailedError(f"{_shown(command)} ended with exit code {process.returncode}:\n{output}")
     if expect not in output:
-        raise CommandFailedError(f"{_shown(command)} did not print '{expect}' but:\n{output[-2000:]}")
+        raise CommandFailedError(f"{_shown(command)} did not print '{expect}' but:\n{output}")
     return output, took_s
 
 
@@ -130,9 +135,15 @@ def _read_measured(line: str) -> dict[str, float]:
     return measured
 
 
-def _kill_group(process: subprocess.Popen[str]) -> None:
+def _end_of(said: IO[bytes]) -> str:
+    said.seek(max(0, said.seek(0, os.SEEK_END) - 4000))
+    return said.read().decode(errors="replace")
+
+
+def _kill_group(process: subprocess.Popen[Any]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _shown(command: Sequence[str]) -> str:

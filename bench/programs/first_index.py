@@ -41,9 +41,12 @@ def torch_builder() -> Callable[[int], Iterable[int]]:
 
 
 def shoal_builder() -> Callable[[int], Iterable[int]]:
+    from shoal.data.sampler import ShardedSampler
 
     def build(num_samples: int) -> Iterable[int]:
-        raise NotImplementedError
+        sampler = ShardedSampler(Numbers(num_samples), batch_size=64, shuffle=True, seed=SEED, rank=0, world_size=2)
+        sampler.set_epoch(1)
+        return sampler
 
     return build
 

@@ -2,8 +2,9 @@
 
 import sys
 
-import shoal.distributed as idist
 import warm
+
+import shoal.distributed as idist
 
 
 def add_up(_local_rank: int, folder: str) -> None:
