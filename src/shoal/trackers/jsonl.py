@@ -1,0 +1,108 @@
+"""Metrics as one JSON object a line: needs nothing, survives a kill, is read by everything."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal import runtime
+from shoal.trackers.base import RankZeroTracker
+
+__all__ = ["JsonlTracker", "read_jsonl"]
+
+_log = logging.getLogger(__name__)
+_OWN_KEYS = ("time", "axis", "step")
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class JsonlTracker(RankZeroTracker):
+    """Appends a line for every record, written through to the operating system at once.
+
+    A line of metrics is ``{"time": 1760000000.0, "axis": "iteration", "step": 200, "train/loss": 0.31}``; ``time`` is
+    in seconds since 1970. A line of configuration is ``{"time": …, "config": {…}}``. JSON has no NaN and no infinity:
+    they are written as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, and :func:`read_jsonl` turns them
+    back. A metric that is called like one of the line's own keys gets an underscore behind its name.
+
+    Args:
+        path: the file; its folder is made, and what it holds already is kept.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._descriptor: int | None = None
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a record of one's own, as it is, on rank 0.
+
+        Raises:
+            TypeError: it holds what JSON has no form for.
+        """
+        if not runtime.current().is_main:
+            return
+        line = json.dumps(_finite(record), allow_nan=False, separators=(", ", ": ")) + "\n"
+        if self._descriptor is None:
+            self._descriptor = self._open()
+            if self._ends_in_mid_line():
+                line = "\n" + line  # a killed run's last line stays apart from ours
+        data = memoryview(line.encode())
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def _write_metrics(self, values: dict[str, float], step: int, axis: str) -> None:
+        named = {f"{key}_" if key in _OWN_KEYS else key: value for key, value in values.items()}
+        self.write({"time": time.time(), "axis": axis, "step": step, **named})
+
+    def _write_config(self, config: dict[str, Any]) -> None:
+        self.write({"time": time.time(), "config": config})
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> int:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._is_closed = False  # a record after close() opens the file again
+        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+    def _ends_in_mid_line(self) -> bool:
+        with self.path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            return file.read() not in (b"", b"\n")
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """The records of a file of :class:`JsonlTracker`, in order; a line that a kill has cut is skipped with a warning.
+
+    Args:
+        path: the file.
+    """
+    with Path(path).open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                if line.strip():
+                    _log.warning("%s, line %d is cut off and skipped", path, number)
+                continue
+            yield {
+                key: _NOT_FINITE.get(value, value) if isinstance(value, str) else value for key, value in record.items()
+            }
+
+
+def _finite(value: Any) -> Any:
+    """``value`` with numbers that JSON cannot write as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
