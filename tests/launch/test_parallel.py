@@ -46,12 +46,6 @@ def test_a_parent_that_has_computed_with_all_its_threads_can_launch():
     assert _on_two(lambda rank: float((torch.ones(300, 300) @ torch.ones(300, 300)).sum())) == [27_000_000.0] * 2
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_parent_that_has_used_its_gpu_can_launch():
-    torch.ones(1, device="cuda")
-    assert _on_two(lambda rank: rank) == [0, 1]
-
-
 def test_workers_see_the_environment_and_the_folder_of_now_not_of_the_first_launch(tmp_path, monkeypatch):
     def look(rank):
         return os.environ.get("SHOAL_TEST_VALUE"), str(Path.cwd())
