@@ -52,7 +52,9 @@ def _train(sizes, with_norm=False, accumulation=1, epochs=2):
 def _assert_same(got, expected):
     assert got.keys() == expected.keys()
     for key in expected:
-        torch.testing.assert_close(got[key], expected[key], rtol=1e-6, atol=1e-7, msg=lambda text, key=key: f"{key}: {text}")
+        torch.testing.assert_close(
+            got[key], expected[key], rtol=1e-6, atol=1e-7, msg=lambda text, key=key: f"{key}: {text}"
+        )
 
 
 CASES = {
