@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 
-__all__ = ["MAX_SAMPLES", "mix", "permute"]
+__all__ = ["MAX_SAMPLES", "mix", "permute", "scramble"]
 
 MAX_SAMPLES = 2**62
 SMALL = 4096  # Below, orders that a narrow Feistel network cannot reach would show (it makes only even ones).
@@ -77,8 +77,8 @@ def permute(positions: int | NDArray[np.int64], *, num_samples: int, seed: int, 
 
 
 def _small_order(num_samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    keys = _scramble(np.arange(num_samples, dtype=np.uint64), mix(seed, epoch))
-    return np.argsort(_scramble(keys, mix(seed, epoch, 1)), kind="stable")
+    keys = scramble(np.arange(num_samples, dtype=np.uint64), mix(seed, epoch))
+    return np.argsort(scramble(keys, mix(seed, epoch, 1)), kind="stable")
 
 
 def _walk(words: Words, num_samples: int, seed: int, epoch: int) -> Words:
@@ -100,13 +100,13 @@ def _encrypt(words: Words, num_bits: int, keys: list[int]) -> Words:
     shift_low, shift_high = np.uint64(64 - num_low), np.uint64(64 - (num_bits - num_low))
     for round_number, key in enumerate(keys):
         if round_number % 2:
-            low ^= _scramble(high, key) >> shift_low
+            low ^= scramble(high, key) >> shift_low
         else:
-            high ^= _scramble(low, key) >> shift_high
+            high ^= scramble(low, key) >> shift_high
     return (high << np.uint64(num_low)) | low
 
 
-def _scramble(words: Words, key: int) -> Words:
+def scramble(words: Words, key: int) -> Words:
     """Keyed 64-bit hash whose high bits are the best mixed; products wrap, as meant."""
     scrambled = words ^ np.uint64(key)
     scrambled *= np.uint64(_MULTIPLIERS[0])
