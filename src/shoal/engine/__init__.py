@@ -1,0 +1,34 @@
+"""Events, and the loop that fires them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shoal.engine._emitter import RemovableEventHandle
+from shoal.engine.engine import Engine
+from shoal.engine.events import EventEnum, Events, EventsList, FilteredEvent
+from shoal.engine.state import State
+
+if TYPE_CHECKING:
+    from shoal.engine.supervised import create_supervised_evaluator, create_supervised_trainer
+
+__all__ = [
+    "Engine",
+    "EventEnum",
+    "Events",
+    "EventsList",
+    "FilteredEvent",
+    "RemovableEventHandle",
+    "State",
+    "create_supervised_evaluator",
+    "create_supervised_trainer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The supervised engines, whose training step is imported when they are first asked for."""
+    if name in ("create_supervised_evaluator", "create_supervised_trainer"):
+        from shoal.engine import supervised
+
+        return getattr(supervised, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,318 @@
+"""The loop: epochs, iterations, and where they are left and taken up again."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from shoal import runtime
+from shoal.engine._emitter import Emitter
+from shoal.engine._feed import END, Feed
+from shoal.engine._goal import finished, goal_of, set_goal
+from shoal.engine._handlers import Call
+from shoal.engine._metrics import MetricTable
+from shoal.engine._saving import LengthFrom
+from shoal.engine.events import EventKey, Events
+from shoal.errors import DataError, UsageError
+
+__all__ = ["Loop"]
+
+
+class Request(Enum):
+    """What a handler asked the loop to do after the event that it was called at."""
+
+    END_EPOCH = "terminate_epoch"
+    PAUSE = "interrupt"
+    END_RUN = "terminate"
+
+
+class _Leave(Exception):  # noqa: N818 - it is no error; it takes the loop to where a request is served
+    pass
+
+
+class Loop(Emitter):
+    """The run of an engine, once it is known where it starts."""
+
+    def __init__(self, process: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.logger = logging.getLogger("shoal.engine.Engine")
+        self._process = process
+        self._feed = Feed()
+        self._metrics = MetricTable()
+        self._request: Request | None = None
+        self._skip_completed = False  # COMPLETED, or EPOCH_COMPLETED, after the request
+        self._running = False
+        self._in_epoch = False
+        self._cut = False  # this epoch's metrics may lack samples: it was loaded in its middle, or cut short
+        self._paused = self._failed = False
+        self._suppressed = False
+        self._exhausted = False
+        self._length_from: LengthFrom = "data"
+        self._completed = 0  # iterations whose process function has returned
+
+    def terminate(self, skip_completed: bool = False) -> None:
+        """End the run after the current event: TERMINATE and then COMPLETED are fired, no EPOCH_COMPLETED.
+
+        A later ``run`` goes on with the batch that comes next. May be called from a signal handler.
+
+        Args:
+            skip_completed: don't fire COMPLETED.
+        """
+        self._ask(Request.END_RUN, skip_completed)
+
+    def terminate_epoch(self, skip_epoch_completed: bool = False) -> None:
+        """End the epoch after the current event: TERMINATE_SINGLE_EPOCH and EPOCH_COMPLETED are fired.
+
+        The next epoch begins the data anew.
+
+        Args:
+            skip_epoch_completed: don't fire EPOCH_COMPLETED, nor compute the epoch's metrics.
+        """
+        if self._running and not self._in_epoch:
+            self.logger.warning("terminate_epoch() was called between two epochs, where it has no effect.")
+            return
+        self._ask(Request.END_EPOCH, skip_epoch_completed)
+
+    def interrupt(self) -> None:
+        """Pause the run after the current iteration: INTERRUPT is fired, and ``run`` returns.
+
+        A later ``run`` goes on as if nothing had been: no event is fired twice, metrics keep their samples. Given other
+        data, it draws the batches that come next from these.
+        """
+        self._ask(Request.PAUSE, False)
+
+    def suppress_exception(self) -> None:
+        """Called by a handler of EXCEPTION_RAISED, take the exception on: ``run`` returns instead of raising it.
+
+        Without it the exception is raised again after all handlers have run. KeyboardInterrupt and SystemExit
+        always are.
+
+        Raises:
+            UsageError: no exception is being handled.
+        """
+        if self.exception is None:
+            raise UsageError(
+                "suppress_exception() was called while no exception is being handled; "
+                "call it from a handler of Events.EXCEPTION_RAISED"
+            )
+        if isinstance(self.exception, Exception):
+            self._suppressed = True
+        else:
+            self.logger.warning("suppress_exception() has no effect on %s.", type(self.exception).__name__)
+
+    def set_data(self, data: Any) -> None:
+        """Draw the batches that follow from ``data``, from its first one. ``state.epoch_length`` stays as it is."""
+        self.state.dataloader = data
+        if self._in_epoch:
+            self._feed.new_pass(data, self.state.epoch)
+            if self._running:
+                self._open_feed()
+        else:
+            self._feed.ended = True
+
+    def _ask(self, request: Request, skip_completed: bool) -> None:
+        if not self._running:
+            self.logger.warning("%s() was called while the engine is not running; it has no effect.", request.value)
+            return
+        self._request, self._skip_completed = request, skip_completed
+
+    def _run(self, paused: bool) -> None:
+        started = time.perf_counter()
+        state = self.state
+        try:
+            if not paused:
+                self._fire(Events.STARTED)
+            while self._in_epoch or not finished(state, in_epoch=False):
+                if not self._run_epoch(paused):
+                    break
+                paused = False
+        except _Leave:
+            self._settle()
+            if self._request is Request.PAUSE:
+                self._paused = True
+                self._fire_all(Events.INTERRUPT)
+                self.logger.info("Engine run interrupted in epoch %d, iteration %d.", state.epoch, state.iteration)
+                return
+            self._fire_all(Events.TERMINATE)
+            self.logger.info("Engine run terminated in epoch %d, iteration %d.", state.epoch, state.iteration)
+            if self._skip_completed:
+                return
+        state.times["COMPLETED"] = time.perf_counter() - started
+        self._fire_all(Events.COMPLETED)
+        state.times["COMPLETED"] = time.perf_counter() - started
+        self.logger.info("Engine run complete. Time taken: %s", _clock(state.times["COMPLETED"]))
+
+    def _run_epoch(self, paused: bool) -> bool:
+        """One epoch, or what is left of it; whether the run goes on."""
+        started = time.perf_counter()
+        state = self.state
+        skip_completed = False
+        try:
+            enters = not (self._in_epoch and paused)
+            if not self._in_epoch:
+                self._begin_epoch()
+            if enters:
+                self._fire(Events.EPOCH_STARTED)
+            if not self._iterate():
+                self._feed.close(state.iteration - state.data_base)
+                self._metrics.publish(state, "epoch", lenient=True)
+                return False
+        except _Leave:
+            if self._request is not Request.END_EPOCH:
+                raise
+            self._settle()
+            self._request, skip_completed = None, self._skip_completed
+            self._fire_all(Events.TERMINATE_SINGLE_EPOCH)
+            self._feed.ended = self._cut = True
+        self._end_epoch()
+        if not skip_completed:
+            self._metrics.publish(state, "epoch", lenient=self._cut)
+            state.times["EPOCH_COMPLETED"] = time.perf_counter() - started
+            self._fire(Events.EPOCH_COMPLETED)
+            state.times["EPOCH_COMPLETED"] = time.perf_counter() - started
+            self.logger.info("Epoch[%d] Complete. Time taken: %s", state.epoch, _clock(state.times["EPOCH_COMPLETED"]))
+        return not self._exhausted
+
+    def _iterate(self) -> bool:
+        """The iterations of an epoch; whether it is complete. Between two events this is all that runs."""
+        state, feed, calls, process = self.state, self._feed, self.handlers, self._process
+        iteration = self._completed = state.iteration
+        last = self._last_iteration()
+        if iteration < last:
+            self._open_feed()
+        batch = END
+        try:
+            while iteration < last:
+                if calls.get_batch_started:
+                    self._call(calls.get_batch_started)
+                batch = next(feed.iterator, END)  # type: ignore[arg-type]
+                if batch is END and (batch := self._next_pass()) is END:
+                    return self._data_ended()
+                state.batch = batch
+                if calls.get_batch_completed:
+                    self._call(calls.get_batch_completed)
+                iteration += 1
+                state.iteration = iteration
+                if calls.iteration_started:
+                    self._call(calls.iteration_started)
+                state.output = process(self, state.batch)
+                self._completed = iteration
+                batch = END
+                for call in calls.iteration_completed:
+                    call(self)
+                if self._request is not None:
+                    raise _Leave
+        except BaseException:
+            if batch is not END:
+                feed.push_back(batch)  # it was drawn and not used
+            raise
+        return self._length_from == "end_of_data" or state.epoch_iteration == state.epoch_length
+
+    def _call(self, calls: tuple[Call, ...]) -> None:
+        """Handlers in the middle of an iteration: a pause waits for its end."""
+        for call in calls:
+            call(self)
+        if self._request is not None and self._request is not Request.PAUSE:
+            raise _Leave
+
+    def _fire(self, event: EventKey) -> None:
+        self._fire_all(event)
+        if self._request is not None and (event is not Events.STARTED or self._request is not Request.END_EPOCH):
+            raise _Leave
+
+    def _last_iteration(self) -> int:
+        """The iteration at which the epoch or the run ends, as far as that is known before the data end."""
+        state = self.state
+        known = self._length_from != "end_of_data" and state.epoch_length is not None
+        ends = sys.maxsize if not known else state.epoch_base + (state.epoch_length or 0)
+        return ends if state.max_iters is None else min(ends, state.max_iters)
+
+    def _begin_epoch(self) -> None:
+        state, feed = self.state, self._feed
+        state.epoch += 1
+        state.epoch_base = self._completed = state.iteration
+        self._in_epoch, self._cut = True, False
+        self._metrics.reset("epoch")
+        stale = state.dataloader is not feed.data or self._length_from == "end_of_data"
+        if stale or feed.at_end(state.iteration - state.data_base):
+            feed.new_pass(state.dataloader, state.epoch)
+
+    def _end_epoch(self) -> None:
+        self._in_epoch = False
+        if self._feed.at_end(self.state.iteration - self.state.data_base):
+            self._feed.ended = True
+            self._feed.close(0)  # a loader's workers needn't wait through the evaluation that may come now
+
+    def _open_feed(self) -> None:
+        position = self._feed.open(self.logger)
+        if position is not None:
+            self.state.data_base = self.state.iteration - position
+
+    def _next_pass(self) -> Any:
+        """The first batch of the next pass over the data, where the epoch needs one and there is one; else END."""
+        state, feed = self.state, self._feed
+        if self._length_from == "end_of_data" and state.epoch_iteration > 0:
+            return END
+        over = feed.iterator
+        self._fire(Events.DATALOADER_STOP_ITERATION)
+        if feed.iterator is over:
+            feed.new_pass(state.dataloader, state.epoch)
+            self._open_feed()
+        return next(feed.iterator, END)  # type: ignore[arg-type]
+
+    def _data_ended(self) -> bool:
+        """The data gave their last batch, for this epoch or for good; whether the epoch counts as complete."""
+        state, alone = self.state, runtime.current().world_size == 1
+        self._feed.ended = True
+        if self._length_from == "end_of_data" and state.epoch_iteration > 0:
+            state.epoch_length = state.epoch_iteration
+            set_goal(state, None, None)
+            return True
+        if alone and state.iteration == 0:
+            raise DataError(f"run() was given data of type {type(state.dataloader).__name__} that gave no batch")
+        # A rank without a batch stays with the others, which merge their metrics at the end of the epoch.
+        self._exhausted = alone or state.max_iters is not None
+        self.logger.warning(
+            "The data ended after %d batches of epoch %d and cannot be iterated anew; the goal was %s. "
+            "Give data that can be, or new ones by set_data() at DATALOADER_STOP_ITERATION.",
+            state.epoch_iteration, state.epoch, goal_of(state),
+        )  # fmt: skip
+        return state.epoch_iteration > 0 or not alone
+
+    def _settle(self) -> None:
+        """Leave the run in a place from which it can go on: an iteration that was begun and not done is not counted."""
+        if self._in_epoch:
+            self.state.iteration = self._completed
+            if self._request is not Request.PAUSE:
+                self._feed.close(max(self._completed - self.state.data_base, 0))
+
+    def _handle(self, error: BaseException) -> None:
+        """Fire EXCEPTION_RAISED: all its handlers run, also when one of them fails."""
+        state = self.state
+        self.exception, self._failed = error, True
+        self.logger.error(
+            "Engine run stopped in epoch %d, iteration %d by %s: %s",
+            state.epoch, state.iteration, type(error).__name__, error,
+        )  # fmt: skip
+        try:
+            for call in self._calls_of(Events.EXCEPTION_RAISED):
+                try:
+                    call(self)
+                except Exception as raised:  # the first cause must not be lost
+                    if raised is not error:
+                        error.add_note(f"A handler of EXCEPTION_RAISED failed: {type(raised).__name__}: {raised}")
+                        self.logger.exception("A handler of EXCEPTION_RAISED failed.")
+                    self._suppressed = False
+        finally:
+            self._request = None
+            self._settle()
+
+
+def _clock(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour:02d}:{minute:02d}:{second:02d}"

@@ -1,0 +1,110 @@
+"""The place of a run in primitives, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+from shoal._registry import nearest
+from shoal.engine._feed import Feed
+from shoal.engine.state import State
+from shoal.errors import UsageError
+
+__all__ = ["LengthFrom", "load_into", "saved"]
+
+# Where the epoch's length comes from: run()'s argument, the data's own len(), or where the data ended.
+LengthFrom: TypeAlias = Literal["argument", "data", "end_of_data"]
+
+_KEYS = (
+    "iteration", "epoch", "epoch_length", "max_epochs", "max_iters",
+    "in_epoch", "epoch_iteration", "epoch_length_from", "data_epoch", "data_iteration", "data_ended",
+)  # fmt: skip
+
+
+def saved(
+    state: State, feed: Feed, done: int, in_epoch: bool, length_from: LengthFrom, user_keys: Sequence[str]
+) -> dict[str, Any]:
+    """The place of a run of which ``done`` iterations are complete.
+
+    Raises:
+        UsageError: a user key is no attribute of the state.
+    """
+    missing = [key for key in user_keys if not hasattr(state, key)]
+    if missing:
+        raise UsageError(f"state_dict_user_keys names {missing}, which engine.state doesn't have; set them first")
+    own = {
+        "iteration": done,
+        "epoch": state.epoch,
+        "epoch_length": state.epoch_length,
+        "max_epochs": state.max_epochs,
+        "max_iters": state.max_iters,
+        "in_epoch": in_epoch,
+        "epoch_iteration": done - state.epoch_base if in_epoch else 0,
+        "epoch_length_from": length_from,
+        "data_epoch": feed.number,
+        "data_iteration": 0 if feed.ended else max(done - state.data_base, 0),
+        "data_ended": feed.ended,
+    }
+    return {**own, **{key: getattr(state, key) for key in user_keys}}
+
+
+def load_into(
+    state: State, feed: Feed, state_dict: Mapping[str, Any], user_keys: Sequence[str]
+) -> tuple[bool, LengthFrom]:
+    """Put what ``saved`` returned into ``state`` and ``feed``.
+
+    Returns:
+        Whether the place is in the middle of an epoch, and where the epoch's length came from.
+
+    Raises:
+        UsageError: ``state_dict`` is no such mapping; nothing is changed then.
+    """
+    _check(state_dict, user_keys)
+    length = state_dict.get("epoch_length")
+    iteration = state_dict.get("iteration")
+    if iteration is None:
+        iteration = state_dict["epoch"] * length
+    # Where only iterations were saved, the rest follows from whole epochs.
+    open_iterations = iteration % length if length else 0
+    in_epoch = state_dict.get("in_epoch", open_iterations > 0)
+    epoch_iteration = state_dict.get("epoch_iteration", open_iterations)
+    epoch = state_dict.get("epoch") if "in_epoch" in state_dict or not length else -(-iteration // length)
+    state.iteration = iteration
+    state.epoch = epoch or 0
+    state.epoch_length = length
+    state.max_epochs = state_dict.get("max_epochs")
+    state.max_iters = state_dict.get("max_iters")
+    position = state_dict.get("data_iteration", epoch_iteration)
+    state.epoch_base = iteration - epoch_iteration
+    state.data_base = iteration - position
+    feed.restore(
+        number=state_dict.get("data_epoch", state.epoch - 1),
+        position=position,
+        ended=state_dict.get("data_ended", not in_epoch),
+    )
+    for key in user_keys:
+        setattr(state, key, state_dict[key])
+    return in_epoch, cast("LengthFrom", state_dict.get("epoch_length_from", "argument"))
+
+
+def _check(state_dict: Mapping[str, Any], user_keys: Sequence[str]) -> None:
+    if not isinstance(state_dict, Mapping):
+        raise UsageError(f"load_state_dict() was given a {type(state_dict).__name__}; give what state_dict() returned")
+    known = [*_KEYS, *user_keys]
+    unknown = [key for key in state_dict if key not in known]
+    if unknown:
+        raise UsageError(
+            f"the engine's state has an unknown key {unknown[0]!r}{nearest(str(unknown[0]), known)}; it takes {known}: "
+            "add keys of your own to state_dict_user_keys before loading"
+        )
+    missing = [key for key in user_keys if key not in state_dict]
+    if missing:
+        raise UsageError(f"the engine's state lacks the keys {missing}, which state_dict_user_keys names")
+    length, iteration, epoch = (state_dict.get(key) for key in ("epoch_length", "iteration", "epoch"))
+    if iteration is None and (epoch is None or (epoch > 0 and not length)):
+        raise UsageError(
+            f"the engine's state with keys {list(state_dict)} doesn't tell its place; it needs 'iteration', or 'epoch' "
+            "and 'epoch_length'"
+        )
+    if (iteration or epoch) and state_dict.get("max_epochs") is None and state_dict.get("max_iters") is None:
+        raise UsageError("the engine's state has neither 'max_epochs' nor 'max_iters'; it needs one of them")
