@@ -92,6 +92,11 @@ class CheckpointManager:
                 self._remove(old)
         return filename
 
+    def would_save(self, *, score: float | None = None, filename_step: int | None = None) -> bool:
+        """Whether :meth:`save` with these would save; the same answer on all ranks that call it alike."""
+        filename = self.naming.filename(step=filename_step, score=score)
+        return self.retention.plan(filename, score) is not None
+
     @property
     def saves_here(self) -> bool:
         """Whether this process is the one that saves."""

@@ -1,0 +1,1 @@
+"""Import paths that programs written for Ignite use."""

@@ -1,0 +1,87 @@
+"""Checkpoints that ClearML is told of."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal import runtime
+from shoal._optional import require
+from shoal.handlers.disk_saver import DiskSaver
+from shoal.trackers.clearml import current_task
+
+__all__ = ["ClearMLSaver"]
+
+
+class ClearMLSaver(DiskSaver):
+    """Saves into a folder and registers each file as an output model of the ClearML Task, which uploads it.
+
+    The Task is needed on the rank that saves only. Where a checkpoint was deleted, its place in the Task is taken by
+    the next one, so that a Task has as many models as there were ever checkpoints kept at once, plus one.
+
+    Args:
+        logger: has a ``task``, or its tracker has; None (default) takes the Task of ``Task.init()``.
+        output_uri: where ClearML uploads models to; by default where the Task says.
+        dirname: the local folder; by default a temporary one, made at the first save.
+        kwargs: as :class:`DiskSaver`; the folder may hold files.
+
+    Raises:
+        MissingExtraError: ClearML is not installed.
+        UsageError: rank 0 has no Task.
+    """
+
+    def __init__(
+        self,
+        logger: Any = None,
+        output_uri: str | None = None,
+        dirname: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._clearml = require("clearml", extra="clearml", purpose="ClearMLSaver")
+        self._is_temporary = dirname is None
+        super().__init__(dirname or tempfile.gettempdir(), require_empty=kwargs.pop("require_empty", False), **kwargs)
+        self._models: dict[str, Any] = {}
+        self._free: list[Any] = []
+        self._task: Any = None
+        if runtime.current().rank == self.save_on_rank:
+            self._task = _task_of(logger) if logger is not None else current_task()
+            if output_uri is not None:
+                self._task.output_uri = output_uri
+
+    def __call__(self, checkpoint: Any, filename: str, metadata: Mapping[str, Any] | None = None) -> None:
+        """Write the file, then register it."""
+        if not self.writes_here:
+            return
+        if self._is_temporary:
+            self.dirname = Path(tempfile.mkdtemp(prefix="shoal_checkpoints_"))
+            self._is_temporary = False
+        super().__call__(checkpoint, filename, metadata)
+        task = self._task or current_task()
+        metadata = metadata or {}
+        model = self._models.get(filename) or (self._free.pop() if self._free else None)
+        if model is None:
+            number = len(self._models) + 1
+            name = f"{task.name} {metadata.get('basename', 'checkpoint')} {number}"
+            model = self._clearml.OutputModel(task=task, name=name, framework="PyTorch")
+        self._models[filename] = model
+        comment = ", ".join(f"{key}: {value}" for key, value in metadata.items())
+        model.update_weights(
+            weights_filename=str(self.dirname / filename),
+            target_filename=filename,
+            auto_delete_file=False,
+            iteration=metadata.get("step"),
+            update_comment=comment or True,
+        )
+
+    def remove(self, filename: str) -> None:
+        """Delete the local file and give its place in the Task to the next one."""
+        super().remove(filename)
+        if filename in self._models:
+            self._free.append(self._models.pop(filename))
+
+
+def _task_of(logger: Any) -> Any:
+    return getattr(logger, "task", None) or getattr(getattr(logger, "tracker", None), "task", None) or current_task()

@@ -1,0 +1,253 @@
+"""The handlers that most trainings have, attached by one call; the façade ``shoal.common`` shows them to users."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
+from typing import Any, TypeVar
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from shoal.engine import Engine, Events
+from shoal.errors import UsageError
+from shoal.handlers.checkpoint import Checkpoint
+from shoal.handlers.global_step import global_step_from_engine
+from shoal.handlers.gpu_info import GpuInfo
+from shoal.handlers.progress_bar import ProgressBar
+from shoal.handlers.tensorboard_logger import TensorboardLogger
+from shoal.handlers.terminate_on_nan import TerminateOnNan
+from shoal.handlers.tracker_logger import TrackerLogger
+from shoal.metrics import RunningAverage
+from shoal.trackers import JsonlTracker
+
+__all__ = ["setup_common_training_handlers", "setup_jsonl_logging", "setup_tb_logging"]
+
+L = TypeVar("L", bound=TrackerLogger)
+
+
+def setup_common_training_handlers(
+    trainer: Engine,
+    train_sampler: Any = None,
+    to_save: Mapping[str, Any] | None = None,
+    save_every_iters: int = 1000,
+    output_path: str | os.PathLike[str] | None = None,
+    lr_scheduler: Any = None,
+    with_gpu_stats: bool = False,
+    output_names: Sequence[str] | None = None,
+    with_pbars: bool = True,
+    with_pbar_on_iters: bool = True,
+    log_every_iters: int = 100,
+    stop_on_nan: bool = True,
+    clear_cuda_cache: bool = True,
+    save_handler: str | os.PathLike[str] | Callable[..., None] | None = None,
+    **kwargs: Any,
+) -> Checkpoint | None:
+    """Attach to a trainer what most trainings need. Call it on every rank.
+
+    In an iteration the learning rate comes first; after it, in this order: the look for NaN, a torch scheduler's
+    step, statistics, progress, and the checkpoint, which so holds all that the next iteration needs. A checkpoint of
+    an iteration whose output is NaN or infinite is not saved: it would take the place of a good one.
+
+    Args:
+        trainer: the engine.
+        train_sampler: a sampler whose ``set_epoch`` is called, with the epoch counted from 0, before each epoch.
+        to_save: objects with ``state_dict()`` by name; None saves nothing.
+        save_every_iters: iterations between two checkpoints, ``training_checkpoint_<iteration>.pt``.
+        output_path: the folder of the checkpoints.
+        lr_scheduler: one of Shoal's, set before each iteration, or one of torch's, stepped after each.
+        with_gpu_stats: whether to put memory and utilization of the GPU into ``state.metrics``.
+        output_names: names of the parts of the trainer's output (keys of a dict, places of a sequence, or the output
+            itself) whose running averages are put into ``state.metrics``.
+        with_pbars: whether to show progress bars, on rank 0.
+        with_pbar_on_iters: whether there is a bar of an epoch's iterations beside that of the epochs.
+        log_every_iters: iterations between two updates of it, and of the statistics.
+        stop_on_nan: whether the training stops where its output is NaN or infinite; see :class:`TerminateOnNan`.
+        clear_cuda_cache: whether to empty CUDA's cache after each epoch, where CUDA is in use.
+        save_handler: as in :class:`Checkpoint`, instead of ``output_path``.
+        kwargs: for :class:`Checkpoint`: n_saved (1 by default), filename_prefix, include_self, …
+
+    Returns:
+        The checkpoint handler, or None without ``to_save``. Its step is the iteration, at whatever event it is called.
+
+    Raises:
+        UsageError: arguments that cannot work or do not fit together.
+    """
+    store = _store_of(to_save, output_path, save_handler, kwargs)
+    _attach_sampler(trainer, train_sampler)
+    guard = TerminateOnNan() if stop_on_nan else None
+    if guard is not None:
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, guard)
+    _attach_scheduler(trainer, lr_scheduler)
+    if clear_cuda_cache:
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, _empty_cuda_cache)
+    for index, name in enumerate(output_names or ()):
+        RunningAverage(output_transform=_Part(index, name), epoch_bound=False).attach(trainer, name)
+    if with_gpu_stats:
+        GpuInfo().attach(trainer, Events.ITERATION_COMPLETED(every=log_every_iters))
+    if with_pbars:
+        _attach_bars(trainer, log_every_iters if with_pbar_on_iters else None)
+    if to_save is None or store is None:
+        return None
+    options: dict[str, Any] = {"filename_prefix": "training", "global_step_transform": _iteration} | kwargs
+    checkpoint = Checkpoint(to_save, store, **options)
+    trainer.add_event_handler(Events.ITERATION_COMPLETED(every=save_every_iters), _save_if_finite, checkpoint, guard)
+    return checkpoint
+
+
+def setup_tb_logging(
+    output_path: str | os.PathLike[str],
+    trainer: Engine,
+    optimizers: Any = None,
+    evaluators: Engine | Mapping[str, Engine] | None = None,
+    log_every_iters: int = 100,
+    **kwargs: Any,
+) -> TensorboardLogger:
+    """Write metrics and learning rates to TensorBoard; see :func:`setup_jsonl_logging` for what.
+
+    Args:
+        output_path: the folder of the event files.
+        trainer, optimizers, evaluators, log_every_iters: as in :func:`setup_jsonl_logging`.
+        kwargs: for ``torch.utils.tensorboard.SummaryWriter``.
+
+    Returns:
+        The logger; call its ``close()`` after the training.
+
+    Raises:
+        MissingExtraError: TensorBoard is not installed.
+    """
+    return _attach_logger(TensorboardLogger(output_path, **kwargs), trainer, optimizers, evaluators, log_every_iters)
+
+
+def setup_jsonl_logging(
+    path: str | os.PathLike[str],
+    trainer: Engine,
+    optimizers: Any = None,
+    evaluators: Engine | Mapping[str, Engine] | None = None,
+    log_every_iters: int = 100,
+) -> TrackerLogger:
+    """Append metrics and learning rates to a file of JSON lines.
+
+    Written are the trainer's metrics as ``training/<metric>`` and the learning rates as ``lr/group_<i>`` at iterations,
+    and the evaluators' metrics as ``<name>/<metric>`` at the trainer's epoch, after each run of an evaluator. It may be
+    called on rank 0 alone, or on every rank: only rank 0 writes.
+
+    Args:
+        path: the file.
+        trainer: the engine that trains.
+        optimizers: an optimizer, or several by name (then ``<name>/lr/group_<i>``).
+        evaluators: an engine (then called ``validation``), or several by name.
+        log_every_iters: iterations between two records of the trainer's metrics and the learning rates.
+
+    Returns:
+        The logger; call its ``close()`` after the training.
+    """
+    logger = TrackerLogger(JsonlTracker(path))
+    return _attach_logger(logger, trainer, optimizers, evaluators, log_every_iters)
+
+
+def _attach_logger(logger: L, trainer: Engine, optimizers: Any, evaluators: Any, log_every_iters: int) -> L:
+    logger.attach_output_handler(
+        trainer, Events.ITERATION_COMPLETED(every=log_every_iters), tag="training", metric_names="all"
+    )
+    named_optimizers = optimizers if isinstance(optimizers, Mapping) else {None: optimizers}
+    for tag, optimizer in named_optimizers.items():
+        if optimizer is not None:
+            event = Events.ITERATION_STARTED(every=log_every_iters)
+            logger.attach_opt_params_handler(trainer, event, optimizer=optimizer, tag=tag)
+    if evaluators is None:
+        return logger
+    step = global_step_from_engine(trainer)
+    for tag, evaluator in (evaluators if isinstance(evaluators, Mapping) else {"validation": evaluators}).items():
+        if not isinstance(evaluator, Engine):
+            raise UsageError(f"evaluators[{tag!r}] is a {type(evaluator).__qualname__}; give engines")
+        logger.attach_output_handler(
+            evaluator, Events.COMPLETED, tag=tag, metric_names="all", global_step_transform=step
+        )
+    return logger
+
+
+def _store_of(to_save: object, output_path: Any, save_handler: Any, options: Mapping[str, Any]) -> Any:
+    if to_save is None:
+        unused = {"output_path": output_path, "save_handler": save_handler, **options}
+        given = [name for name, value in unused.items() if value is not None]
+        if given:
+            raise UsageError(f"{', '.join(given)} was given without to_save, and would have no effect; give to_save")
+        return None
+    if (output_path is None) == (save_handler is None):
+        found = "neither" if output_path is None else "both"
+        raise UsageError(f"to_save needs output_path or save_handler, found {found}; give one of them")
+    return output_path if save_handler is None else save_handler
+
+
+def _attach_sampler(trainer: Engine, sampler: Any) -> None:
+    if hasattr(sampler, "set_epoch"):
+        trainer.add_event_handler(Events.EPOCH_STARTED, _set_epoch, sampler)
+
+
+def _set_epoch(engine: Engine, sampler: Any) -> None:
+    sampler.set_epoch(engine.state.epoch - 1)
+
+
+def _attach_scheduler(trainer: Engine, scheduler: Any) -> None:
+    if scheduler is None:
+        return
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise UsageError(
+            "lr_scheduler is a ReduceLROnPlateau, which needs a score, once an evaluation; attach it to the evaluator: "
+            "evaluator.add_event_handler(Events.COMPLETED, lambda e: scheduler.step(e.state.metrics['...']))"
+        )
+    if isinstance(scheduler, LRScheduler):
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, _step_scheduler, scheduler)
+    elif callable(scheduler):
+        trainer.add_event_handler(Events.ITERATION_STARTED, scheduler)
+    else:
+        raise UsageError(f"lr_scheduler is a {type(scheduler).__qualname__}; give one of shoal.handlers or of torch")
+
+
+def _step_scheduler(_: Engine, scheduler: LRScheduler) -> None:
+    scheduler.step()
+
+
+def _empty_cuda_cache(_: Engine) -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _attach_bars(trainer: Engine, update_every: int | None) -> None:
+    if update_every is not None:
+        event = Events.ITERATION_COMPLETED(every=update_every)
+        ProgressBar(persist=False).attach(trainer, metric_names="all", event_name=event)
+    ProgressBar(persist=True).attach(trainer, event_name=Events.EPOCH_COMPLETED, closing_event_name=Events.COMPLETED)
+
+
+def _iteration(engine: Engine, _: Any) -> int:
+    return engine.state.iteration
+
+
+def _save_if_finite(engine: Engine, checkpoint: Checkpoint, guard: TerminateOnNan | None) -> None:
+    if guard is not None and guard.agree(engine):
+        engine.logger.warning("No checkpoint is saved in iteration %d", engine.state.iteration)
+        return
+    checkpoint(engine)
+
+
+class _Part:
+    """One part of a trainer's output, by name or by place."""
+
+    def __init__(self, index: int, name: str) -> None:
+        self.index = index
+        self.name = name
+
+    def __call__(self, output: Any) -> Any:
+        if isinstance(output, Mapping):
+            return output[self.name]
+        if isinstance(output, Sequence):
+            return output[self.index]
+        if isinstance(output, (torch.Tensor, Number)):
+            return output
+        raise UsageError(
+            f"output_names has {self.name!r}, and the trainer's output is a {type(output).__qualname__}; let it return "
+            "a dict, a sequence, a tensor or a number"
+        )
