@@ -12,15 +12,22 @@ from multiprocessing import forkserver
 
 __all__ = ["start"]
 
+# What creating an optimizer imports; as slow as half of torch.
+_FOR_TRAINING = ["torch._dynamo"]
 _ALWAYS = ["shoal.launch.worker", "shoal.distributed"]
 _IF_IN_USE = ["torchvision", "shoal.engine", "shoal.handlers", "shoal.metrics"]
 
 
-def start() -> None:
+def start(*, for_training: bool = False) -> None:
     """Start the server, if none runs, without waiting for its imports.
+
+    Args:
+        for_training: whether the workers will hardly do without an optimizer. A command that runs any script leaves
+            it off: a script that creates none shall not wait for what one imports.
 
     It imports what every worker needs and, of a few modules that are slow to import, those that this process uses. A
     server that runs already (of an earlier launch, or of the program's own) stays as it is.
     """
-    multiprocessing.set_forkserver_preload([*_ALWAYS, *(name for name in _IF_IN_USE if name in sys.modules)])
+    in_use = [name for name in _IF_IN_USE if name in sys.modules]
+    multiprocessing.set_forkserver_preload([*_ALWAYS, *in_use, *(_FOR_TRAINING if for_training else [])])
     forkserver.ensure_running()

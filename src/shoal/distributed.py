@@ -8,10 +8,7 @@ import torch
 
 from shoal import runtime
 
-try:
-    from shoal.data import auto_dataloader
-except ImportError:
-    pass
+from shoal.data import auto_dataloader
 from shoal.launch import Parallel, spawn
 from shoal.runtime import (
     World,

@@ -54,7 +54,7 @@ def launch(
         KeyboardInterrupt: SIGINT was received. Other signals, too, are delivered again to this process once the
             workers have ended; where its handler returns, the call ends with ``WorkerInterruptedError``.
     """
-    _forkserver.start()
+    _forkserver.start(for_training=True)
     with tempfile.TemporaryDirectory(prefix="shoal-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         call = Call(function, args, kwargs or {}, dict(os.environ), spec.num_threads)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shoal._types import HasShares, Share
+from shoal.errors import UsageError
 
 __all__ = ["ALONE", "MicroBatch", "Window"]
 
@@ -62,13 +63,11 @@ class Window:
         is_first, is_last = index == start, index == end - 1
         if self._loader is None:
             return MicroBatch(is_first, is_last, 1.0 / (end - start))
-        shares = [self._loader.share(step) for step in range(start, end)]
-        own = shares[index - start]
+        own = self._loader.share(index)
+        try:
+            shares = [self._loader.share(step) for step in range(start, end)]
+        except UsageError:  # the loader tells a share only once its batch was read: the window's batches weigh the same
+            shares = [own._replace(smallest=0)] * (end - start) if end - start > 1 else [own]
         total = sum(share.total for share in shares)
-        return MicroBatch(
-            is_first,
-            is_last,
-            own.local * self._world_size / total,
-            any(share.smallest == 0 for share in shares),
-            own,
-        )
+        is_sparse = any(share.smallest == 0 for share in shares)
+        return MicroBatch(is_first, is_last, own.local * self._world_size / max(1, total), is_sparse, own)
