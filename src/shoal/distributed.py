@@ -7,7 +7,6 @@ from datetime import timedelta
 import torch
 
 from shoal import runtime
-
 from shoal.data import auto_dataloader
 from shoal.launch import Parallel, spawn
 from shoal.runtime import (
