@@ -32,7 +32,10 @@ class Curve:
     values: list[float] = field(default_factory=list)
 
     def add(self, step: int, value: float) -> None:
-        """Append one point."""
+        """Append one point; a second one at the last step replaces it."""
+        if self.steps and self.steps[-1] == step:
+            self.values[-1] = value
+            return
         self.steps.append(step)
         self.values.append(value)
 

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -23,7 +23,6 @@ class Progress:
 
     Args:
         num_steps: steps of the whole run.
-        first_step: steps that are done already, where the run was resumed.
         num_epochs: epochs of the whole run.
         batch_size: images of a step, over all processes.
         stream: where the line goes.
@@ -34,13 +33,13 @@ class Progress:
         self,
         *,
         num_steps: int,
-        first_step: int,
         num_epochs: int,
         batch_size: int,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._num_steps, self._step, self._num_epochs = num_steps, first_step, num_epochs
+        self._num_steps, self._num_epochs = num_steps, num_epochs
+        self._step = 0
         self._steps_per_epoch = num_steps // num_epochs
         self._batch_size = batch_size
         self._stream = stream or sys.stderr
@@ -53,7 +52,13 @@ class Progress:
         self._num_other_left = 0
         self._since = clock()
         self._printed_at = self._since
-        self._bar = self._open_bar() if self._stream.isatty() else None
+        self._bar: tqdm[Any] | None = None
+
+    def start(self, step: int) -> None:
+        """The steps after ``step`` begin now. Call it before the first one, and after a break."""
+        self._step, self._since = step, self._clock()
+        if self._bar is None and self._stream.isatty():
+            self._bar = self._open_bar()
 
     def update(self, step: int, *, loss: float, accuracy: float, learning_rate: float) -> None:
         """Tell where the run is. Call it after some step, whenever the values are known.
@@ -84,7 +89,7 @@ class Progress:
 
     @contextlib.contextmanager
     def aside(self, what: str, *, num_left: int) -> Iterator[None]:
-        """Work between steps, such as an evaluation: it does not count as training time.
+        """Work between steps, such as an evaluation; call :meth:`start` when steps go on.
 
         Args:
             what: shown meanwhile, on a terminal.
@@ -97,7 +102,6 @@ class Progress:
         self._other_s += self._clock() - begun
         self._num_other += 1
         self._num_other_left = num_left
-        self._since += self._clock() - begun
 
     def seconds_left(self) -> float:
         """The time that the remaining steps and evaluations will take, as far as can be told."""
@@ -111,18 +115,15 @@ class Progress:
             self._bar.close()
 
     @contextlib.contextmanager
-    def above_logs(self, *loggers: logging.Logger) -> Iterator[None]:
-        """Keep lines that are logged meanwhile from running into the bar."""
-        if self._bar is None:
-            yield
-            return
-        bar = self._bar
+    def above_logs(self, *names: str) -> Iterator[None]:
+        """Keep lines that these loggers write meanwhile from running into the bar."""
 
         def clear(_record: logging.LogRecord) -> bool:
-            bar.clear()
+            if self._bar is not None:
+                self._bar.clear()
             return True
 
-        handlers = [handler for logger in loggers for handler in logger.handlers]
+        handlers = [handler for name in names for handler in logging.getLogger(name).handlers]
         for handler in handlers:
             handler.addFilter(clear)
         try:
@@ -131,7 +132,7 @@ class Progress:
             for handler in handlers:
                 handler.removeFilter(clear)
 
-    def _open_bar(self) -> tqdm[None]:
+    def _open_bar(self) -> tqdm[Any]:
         return tqdm(
             total=self._num_steps,
             initial=self._step,

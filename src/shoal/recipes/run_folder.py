@@ -19,7 +19,6 @@ __all__ = [
     "METRICS_FILE",
     "find_checkpoint",
     "new_run_folder",
-    "read_metrics",
     "trim_metrics",
     "write_config",
     "write_environment",
@@ -45,9 +44,7 @@ def new_run_folder(output: Path, name: str) -> Path:
         folder = output / (stem if number == 1 else f"{stem}_{number}")
         try:
             folder.mkdir(parents=True)
-        except FileExistsError as error:
-            if not folder.is_dir():
-                raise UsageError(f"--output-path {output} is a file; name a folder") from error
+        except FileExistsError:
             number += 1
         except OSError as error:
             raise UsageError(f"--output-path {output} cannot be written: {error.strerror}; name another") from error
@@ -143,24 +140,19 @@ def write_environment(folder: Path) -> None:
     atomic_write_text(path, json.dumps({"sessions": [*sessions, session]}, indent=2) + "\n")
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run's ``metrics.jsonl``; a last line that a kill has cut is left out."""
-    path = folder / METRICS_FILE
-    if not path.exists():
-        return []
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return records
-
-
 def trim_metrics(folder: Path, last_step: int) -> None:
     """Take out the records of steps after ``last_step``: the run that goes on from there makes them again."""
     from shoal.checkpoint import atomic_write_text
 
-    kept = [record for record in read_metrics(folder) if record.get("step", 0) <= last_step]
-    if (folder / METRICS_FILE).exists():
-        atomic_write_text(folder / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in kept))
+    path = folder / METRICS_FILE
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            step = json.loads(line).get("step", 0)
+        except json.JSONDecodeError:  # the line that a killed run was writing
+            continue
+        if step <= last_step:
+            kept.append(line + "\n")
+    atomic_write_text(path, "".join(kept))

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["GracefulStop"]
 
@@ -31,7 +31,7 @@ class GracefulStop:
         self._notice = notice
         self._previous: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> GracefulStop:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._take) for number in _SIGNALS}
         return self
