@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from shoal._types import Share
 from shoal.data.empty import empty_batch
 from shoal.data.order import BatchKey
 from shoal.data.permutation import mix
-from shoal.data.randomness import isolated, sample_words, seed_with
+from shoal.data.randomness import SampleSeeds, isolated, sample_words, seed_with
 from shoal.errors import DataError
 
 __all__ = ["BatchFetcher", "Collate", "InitWorker", "Loaded", "collated", "draws_nothing", "named", "same"]
@@ -47,49 +47,60 @@ class BatchFetcher(Dataset[Loaded]):
         self._stream = stream
         self._is_seeded = seed_samples and not draws_nothing(dataset, collate)
         self._fetches_at_once = _fetches_batches(dataset)
+        self._seeds = SampleSeeds()
         self._sample: list[Any] = []
 
     def __getitem__(self, key: BatchKey) -> Loaded:
-        scope: AbstractContextManager[None] = isolated() if self._is_seeded else nullcontext()
-        with scope:
-            if not key.share.local:
-                return Loaded(key.share, self._empty(key))
-            return Loaded(key.share, collated(self._collate, self._samples(key), key.indices))
+        words = sample_words(self._base(key.epoch), key.position, len(key.indices)) if self._is_seeded else []
+        with isolated() if words else nullcontext():
+            if key.share.local:
+                samples = self._samples(key.indices, words)
+            else:
+                samples = self._sample = self._sample or self._some_sample(key.indices, words)
+            if words:
+                seed_with(words[0] ^ 1)  # collate draws from a state of its own, whatever the samples drew
+            if key.share.local:
+                return Loaded(key.share, collated(self._collate, samples, key.indices))
+            return Loaded(key.share, empty_batch(self._collate, samples[0]))
 
-    def _empty(self, key: BatchKey) -> Any:
-        if not key.indices:
+    def _base(self, epoch: int) -> int:
+        return mix(self._seed, epoch, 0, self._stream)
+
+    def _some_sample(self, indices: list[Any], words: list[int]) -> list[Any]:
+        """What an empty batch takes its structure from."""
+        if not indices:
             raise DataError("an empty list came as a batch from a batch sampler; let each batch have a sample")
-        if not self._sample:
-            self._sample = self._samples(key)[:1]
-        return empty_batch(self._collate, self._sample[0])
+        return self._samples(indices[:1], words)
 
-    def _samples(self, key: BatchKey) -> list[Any]:
-        words = self._words(key)
+    def _samples(self, indices: list[Any], words: list[int]) -> list[Any]:
         if self._fetches_at_once:
-            if words:
-                seed_with(words[0])
-            return list(self._guarded(lambda: self._dataset.__getitems__(key.indices), key.indices))
-        samples = []
-        dataset = self._dataset
-        for place, index in enumerate(key.indices):
-            if words:
-                seed_with(words[place])
-            try:
-                samples.append(dataset[index])
-            except Exception as error:
-                raise _explained(error, dataset, f"sample {index!r}") from error
-        return samples
+            return self._all_at_once(indices, words)
+        if not words:
+            return [self._sample_at(index) for index in indices]
+        seeds = self._seeds
+        while True:
+            seeds.begin(words[0])
+            samples = []
+            for index, word in zip(indices, words, strict=False):
+                seeds.seed(word)
+                samples.append(self._sample_at(index))
+                seeds.note()
+            if seeds.is_exact():
+                return samples
 
-    def _guarded(self, load: Callable[[], Any], indices: list[Any]) -> Any:
+    def _sample_at(self, index: Any) -> Any:
         try:
-            return load()
+            return self._dataset[index]
+        except Exception as error:
+            raise _explained(error, self._dataset, f"sample {index!r}") from error
+
+    def _all_at_once(self, indices: list[Any], words: list[int]) -> list[Any]:
+        if words:
+            seed_with(words[0])
+        try:
+            return list(self._dataset.__getitems__(indices))
         except Exception as error:
             raise _explained(error, self._dataset, f"one of the samples {named(indices)}") from error
-
-    def _words(self, key: BatchKey) -> list[int]:
-        if not self._is_seeded:
-            return []
-        return sample_words(mix(self._seed, key.epoch, 0, self._stream), key.position, len(key.indices))
 
 
 def collated(collate: Collate, samples: list[Any], indices: list[Any]) -> Any:

@@ -21,7 +21,7 @@ from shoal.data.permutation import mix
 from shoal.data.plan import as_count
 from shoal.data.split import SplitBatchSampler
 from shoal.data.stream import StreamFetcher, StreamOrder
-from shoal.errors import UsageError
+from shoal.errors import DataError, UsageError
 from shoal.runtime.logs import get_logger
 
 __all__ = ["ShardedDataLoader"]
@@ -80,7 +80,7 @@ class ShardedDataLoader(DataLoader[Any]):
         self.seed_samples = seed_samples
         self._base_seeds = torch.Generator().manual_seed(mix(order.seed))
         self._lasting: DataLoader[Loaded] | None = None
-        self._lasting_user: weakref.ref[Iterator[Any]] | None = None
+        self._lasting_user: tuple[weakref.ref[Iterator[Any]], _Progress] | None = None
         self._progress = _Progress(order.epoch, 0)
         self._shares: dict[int, Share] = {}
 
@@ -154,8 +154,7 @@ class ShardedDataLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # an iterator, but not torch's own
         epoch, start = self.order.epoch, self.order.take_start()
-        user = self._lasting_user() if self._lasting_user is not None else None
-        lasts = bool(self.persistent_workers) and user is None
+        lasts = bool(self.persistent_workers) and not self._lasting_is_in_use()
         if self._lasting is None or not lasts:
             inner = self._inner()
             self._lasting = inner if lasts else self._lasting
@@ -166,8 +165,15 @@ class ShardedDataLoader(DataLoader[Any]):
         progress = self._progress = _Progress(epoch, start)
         batches = self._batches(iter(inner), progress)
         if lasts:
-            self._lasting_user = weakref.ref(batches)
+            self._lasting_user = weakref.ref(batches), progress
         return batches
+
+    def _lasting_is_in_use(self) -> bool:
+        """Whether the iteration that has the lasting workers goes on: torch would start them anew under it."""
+        if self._lasting_user is None:
+            return False
+        iteration, progress = self._lasting_user
+        return iteration() is not None and not progress.is_finished
 
     def _batches(self, items: Iterator[Loaded], progress: _Progress) -> Iterator[Any]:
         order, start = self.order, progress.step
@@ -178,14 +184,20 @@ class ShardedDataLoader(DataLoader[Any]):
             full = order.batch_size if isinstance(order, StreamOrder) and order.drop_last else None
             items = agreed(items, full_size=full)
         is_unplanned = order.plan is None
-        for share, batch in items:
-            if is_unplanned:
-                self._shares[progress.step] = share
-                self._shares.pop(progress.step - _SHARES_KEPT, None)
-            progress.step += 1
-            yield batch
+        try:
+            for share, batch in items:
+                if is_unplanned:
+                    self._shares[progress.step] = share
+                    self._shares.pop(progress.step - _SHARES_KEPT, None)
+                progress.step += 1
+                yield batch
+        except DataError as error:
+            if not self.num_workers:
+                raise
+            # The text has the worker's traceback. Torch's own frames would keep all workers alive as long as the error.
+            del items
+            raise error.with_traceback(None) from error.__cause__
         progress.is_finished = True
-        self._lasting_user = None
         order.finish(progress.epoch)
 
     def _inner(self) -> DataLoader[Loaded]:

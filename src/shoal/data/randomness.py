@@ -6,7 +6,7 @@ CUDA generators are never touched: seeding them would start CUDA in a loader's w
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from torch.utils.data import get_worker_info
 
 from shoal.data.permutation import mix, scramble
 
-__all__ = ["RandomStream", "isolated", "sample_words", "seed_with"]
+__all__ = ["RandomStream", "SampleSeeds", "isolated", "sample_words", "seed_with"]
 
 
 class _States(NamedTuple):
@@ -39,7 +39,11 @@ def seed_with(word: int) -> None:
     one they would draw the same numbers.
     """
     random.seed(word)
-    np.random.seed(word >> 32)
+    _seed_numpy(word)
+    _seed_torch(word)
+
+
+def _seed_torch(word: int) -> None:
     torch.default_generator.manual_seed(word & 0xFFFFFFFF)
 
 
@@ -54,6 +58,73 @@ def isolated() -> Iterator[None]:
         yield
     finally:
         _restore(before)
+
+
+class SampleSeeds:
+    """Seeds the generators before each sample of a batch, as cheaply as is exact.
+
+    Torch's takes 1 µs and is always seeded; Python's and NumPy's take 5 µs and 2 µs, and most data sets use neither.
+    So each of these two is seeded for every sample while it is unknown or known to be drawn from. When a whole batch
+    has left it alone, it is seeded once a batch, and one number drawn at the end shows whether it was left alone
+    again. If not, the batch has to be loaded again, with all seeds; that happens once, if at all.
+
+    Not seen is who draws and then puts the state back without having set one: he then draws the same for all samples
+    of a batch.
+    """
+
+    def __init__(self) -> None:
+        self._unknown = [_Watched(random.seed, random.random), _Watched(_seed_numpy, np.random.random_sample)]
+        self._drawn_from: list[_Watched] = []
+        self._left_alone: list[_Watched] = []
+
+    def begin(self, word: int) -> None:
+        """A batch begins whose first sample has ``word``."""
+        for watched in self._left_alone:
+            watched.seed_and_note(word)
+
+    def seed(self, word: int) -> None:
+        """The sample that has ``word`` comes next."""
+        _seed_torch(word)
+        for watched in self._drawn_from:
+            watched.seed(word)
+        for watched in self._unknown:
+            watched.seed_and_note(word)
+
+    def note(self) -> None:
+        """The sample has been loaded."""
+        if self._unknown:
+            used = [watched for watched in self._unknown if watched.was_drawn_from()]
+            self._drawn_from += used
+            self._unknown = [watched for watched in self._unknown if watched not in used]
+
+    def is_exact(self) -> bool:
+        """The batch has ended: whether every sample had the seeds that it should have, or it must be loaded again."""
+        late = [watched for watched in self._left_alone if watched.was_drawn_from()]
+        self._drawn_from += late
+        self._left_alone = [watched for watched in self._left_alone if watched not in late] + self._unknown
+        self._unknown = []
+        return not late
+
+
+class _Watched:
+    """A generator of which a draw can be noticed."""
+
+    def __init__(self, seed: Callable[[int], None], draw: Callable[[], float]) -> None:
+        self.seed = seed
+        self._draw = draw
+        self._first = 0.0
+
+    def seed_and_note(self, word: int) -> None:
+        self.seed(word)
+        self._first = self._draw()
+        self.seed(word)
+
+    def was_drawn_from(self) -> bool:
+        return self._draw() != self._first
+
+
+def _seed_numpy(word: int) -> None:
+    np.random.seed(word >> 32)
 
 
 class RandomStream:
