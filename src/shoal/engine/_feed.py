@@ -52,10 +52,13 @@ class Feed:
         self.reset(None)
         self.number, self.skip, self.ended = number, position, ended
 
-    def resume(self, data: Any) -> None:
-        """Go on with the batch that comes next: in the open iterator, or at the same place of other data."""
+    def resume(self, data: Any, position: int) -> None:
+        """Go on with the batch that comes next: in the open iterator, or after ``position`` batches of other data."""
         if data is not self.data:
-            self.data, self.iterator = data, None
+            self.data, self.iterator, self._one_shot = data, None, False
+            self.skip = position
+        if self.iterator is None and not self.ended:
+            _announce(data, self.number)  # now, so that a handler of EPOCH_STARTED has the last word
 
     def new_pass(self, data: Any, epoch: int) -> None:
         """Begin the data anew; samplers learn the pass, which is ``epoch - 1`` where an epoch is one pass."""
@@ -88,8 +91,6 @@ class Feed:
         if self.data is None:
             self.iterator = itertools.repeat(None)
             return position
-        if position:
-            _announce(self.data, self.number)
         seeks = position > 0 and callable(getattr(self.data, "seek", None)) and not isinstance(self.data, io.IOBase)
         if seeks:
             self.data.seek(position)

@@ -18,16 +18,19 @@ __all__ = ["Call", "Entry", "HandlerTable", "bind", "describe", "restrict"]
 
 Call: TypeAlias = Callable[[Any], Any]  # takes the engine
 
+def _coming_iteration(engine: Engine) -> int:
+    return engine.state.iteration + 1
+
+
 # An event's occurrences are counted by an attribute of the state, or else by how often it fired.
-COUNTED_BY = {
-    Events.STARTED: "epoch",
-    Events.EPOCH_STARTED: "epoch",
-    Events.EPOCH_COMPLETED: "epoch",
-    Events.COMPLETED: "epoch",
-    Events.GET_BATCH_STARTED: "iteration",
-    Events.GET_BATCH_COMPLETED: "iteration",
-    Events.ITERATION_STARTED: "iteration",
-    Events.ITERATION_COMPLETED: "iteration",
+_COUNTS: dict[EventKey, Callable[[Any], int]] = {
+    Events.EPOCH_STARTED: attrgetter("state.epoch"),
+    Events.EPOCH_COMPLETED: attrgetter("state.epoch"),
+    Events.COMPLETED: attrgetter("state.epoch"),
+    Events.GET_BATCH_STARTED: _coming_iteration,
+    Events.GET_BATCH_COMPLETED: _coming_iteration,
+    Events.ITERATION_STARTED: attrgetter("state.iteration"),
+    Events.ITERATION_COMPLETED: attrgetter("state.iteration"),
 }
 
 
@@ -130,9 +133,7 @@ class HandlerTable:
     def __init__(self) -> None:
         self._entries: dict[EventKey, list[Entry]] = {event: [] for event in Events}
         self._ready: dict[EventKey, tuple[Call, ...]] = {}
-        self._count_by: dict[EventKey, Callable[[Engine], int]] = {
-            event: attrgetter(f"state.{name}") for event, name in COUNTED_BY.items()
-        }
+        self._count_by = dict(_COUNTS)
         self._metric_calls: tuple[Call, ...] = ()
         self.get_batch_started: tuple[Call, ...] = ()
         self.get_batch_completed: tuple[Call, ...] = ()

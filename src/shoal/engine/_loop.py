@@ -109,6 +109,7 @@ class Loop(Emitter):
         self.state.dataloader = data
         if self._in_epoch:
             self._feed.new_pass(data, self.state.epoch)
+            self.state.data_base = self.state.iteration
             if self._running:
                 self._open_feed()
         else:
@@ -210,7 +211,7 @@ class Loop(Emitter):
             if batch is not END:
                 feed.push_back(batch)  # it was drawn and not used
             raise
-        return self._length_from == "end_of_data" or state.epoch_iteration == state.epoch_length
+        return self._length_from != "end_of_data" and state.epoch_iteration == state.epoch_length
 
     def _call(self, calls: tuple[Call, ...]) -> None:
         """Handlers in the middle of an iteration: a pause waits for its end."""

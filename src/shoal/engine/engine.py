@@ -214,7 +214,7 @@ class Engine(Loop):
         elif state.epoch_length is None:
             self._set_length(epoch_length, length)
         state.dataloader = data
-        self._feed.resume(data)
+        self._feed.resume(data, state.iteration - state.data_base)
 
     def _set_length(self, given: int | None, of_data: int | None) -> None:
         self.state.epoch_length = of_data if given is None else given

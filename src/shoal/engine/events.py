@@ -86,9 +86,10 @@ class EventEnum(Enum):
     ) -> FilteredEvent:
         """This event, restricted to some of its occurrences.
 
-        Occurrences are counted from 1. The events of an iteration are counted by ``state.iteration``, those of an epoch
-        and of a run by ``state.epoch``, an event of one's own by the state attribute that it was registered with, all
-        others by how often they fired since the run started.
+        Occurrences are counted from 1. The events of an iteration are counted by the number of the iteration (the
+        drawing of its batch included, where Ignite counts from 0), those of an epoch and COMPLETED by ``state.epoch``,
+        an event of one's own by the state attribute that it was registered with, all others by how often they fired
+        since the run started from nothing.
 
         Args:
             event_filter: takes the engine and the occurrence's number and returns whether it counts.
