@@ -1,0 +1,76 @@
+"""Typical uses of the public names, checked by the type checker and never run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+from typing_extensions import assert_type
+
+import shoal.distributed as idist
+from shoal.common import setup_common_training_handlers, setup_tb_logging
+from shoal.engine import Engine, Events, State, create_supervised_evaluator, create_supervised_trainer
+from shoal.handlers import Checkpoint, PiecewiseLinear, global_step_from_engine
+from shoal.metrics import Accuracy, Loss, RunningAverage
+from shoal.testing import run_workers
+from shoal.utils import manual_seed, setup_logger
+
+
+def training(local_rank: int, data: Dataset[Any], num_epochs: int) -> float:
+    manual_seed(1)
+    logger = setup_logger("training")
+    loader = idist.auto_dataloader(data, batch_size=8, shuffle=True, drop_last=True, num_workers=2)
+    model = idist.auto_model(nn.Linear(2, 2), sync_bn=True)
+    optimizer = idist.auto_optim(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert_type(optimizer, torch.optim.SGD)
+    loss_fn = nn.CrossEntropyLoss()
+    trainer = create_supervised_trainer(
+        model, optimizer, loss_fn, device=idist.device(), amp_mode="amp", scaler=True, gradient_accumulation_steps=2
+    )
+    evaluator = create_supervised_evaluator(model, {"accuracy": Accuracy(), "loss": Loss(loss_fn)})
+    RunningAverage(output_transform=lambda loss: loss).attach(trainer, "running loss")
+    schedule = PiecewiseLinear(optimizer, "lr", [(0, 0.0), (10, 0.1)])
+    to_save: dict[str, Any] = {"trainer": trainer, "model": model, "optimizer": optimizer, "lr_scheduler": schedule}
+    setup_common_training_handlers(
+        trainer, train_sampler=loader.sampler, to_save=to_save, save_every_iters=10, lr_scheduler=schedule,
+        save_handler="folder",
+    )  # fmt: skip
+
+    @trainer.on(Events.EPOCH_COMPLETED(every=2) | Events.COMPLETED)
+    def evaluate(engine: Engine) -> None:
+        state = evaluator.run(loader)
+        assert_type(state, State)
+        logger.info(state.metrics["accuracy"])
+
+    best = Checkpoint(
+        {"model": model},
+        "folder",
+        n_saved=2,
+        filename_prefix="best",
+        score_name="accuracy",
+        score_function=Checkpoint.get_default_score_fn("accuracy"),
+        global_step_transform=global_step_from_engine(trainer),
+    )
+    evaluator.add_event_handler(Events.COMPLETED, best)
+    tensorboard = setup_tb_logging("folder", trainer, optimizer, evaluators={"val": evaluator})
+    trainer.run(loader, max_epochs=num_epochs)
+    tensorboard.close()
+    return idist.all_reduce(float(trainer.state.iteration))
+
+
+def launch(data: Dataset[Any]) -> None:
+    with idist.Parallel(backend="gloo", nproc_per_node=2, timeout=timedelta(minutes=5)) as parallel:
+        parallel.run(training, data, num_epochs=3)
+    assert_type(idist.spawn("gloo", training, args=(data, 3), nproc_per_node=2), list[Any])
+    assert_type(run_workers(idist.get_rank, 2), list[Any])
+
+
+def collectives() -> None:
+    assert_type(idist.all_reduce(1), int)
+    assert_type(idist.all_reduce(torch.ones(2), op="MAX", group=[0, 1]), torch.Tensor)
+    idist.barrier()
+    assert_type(idist.device(), torch.device)
+    assert_type(idist.backend(), str | None)
