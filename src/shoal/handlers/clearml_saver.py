@@ -65,15 +65,13 @@ class ClearMLSaver(DiskSaver):
         if model is None:
             number = len(self._models) + 1
             name = f"{task.name} {metadata.get('basename', 'checkpoint')} {number}"
-            model = self._clearml.OutputModel(task=task, name=name, framework="PyTorch")
+            model = _output_model(self._clearml)(task=task, name=name, framework="PyTorch")
         self._models[filename] = model
-        comment = ", ".join(f"{key}: {value}" for key, value in metadata.items())
         model.update_weights(
             weights_filename=str(self.dirname / filename),
             target_filename=filename,
             auto_delete_file=False,
             iteration=metadata.get("step"),
-            update_comment=comment or True,
         )
 
     def remove(self, filename: str) -> None:
@@ -85,3 +83,14 @@ class ClearMLSaver(DiskSaver):
 
 def _task_of(logger: Any) -> Any:
     return getattr(logger, "task", None) or getattr(getattr(logger, "tracker", None), "task", None) or current_task()
+
+
+def _output_model(clearml: Any) -> Any:
+    """ClearML's OutputModel, which offline cannot tell whether it is published (seen in 2.1.12): there it never is."""
+
+    class OutputModel(clearml.OutputModel):
+        @property
+        def published(self) -> bool:
+            return False if clearml.Task.is_offline() else bool(super().published)
+
+    return OutputModel

@@ -55,4 +55,4 @@ class ClearMLTracker(RankZeroTracker):
 
     def _close(self) -> None:
         if self._task is not None:
-            self._task.flush(wait_for_uploads=True)
+            self._task.flush()  # the end of the Task waits for what ClearML still sends in the background
