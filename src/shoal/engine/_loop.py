@@ -297,7 +297,7 @@ class Loop(Emitter):
         self.exception, self._failed = error, True
         self.logger.error(
             "Engine run stopped in epoch %d, iteration %d by %s: %s",
-            state.epoch, state.iteration, type(error).__name__, error,
+            state.epoch, state.iteration, type(error).__name__, str(error),
         )  # fmt: skip
         try:
             for call in self._calls_of(Events.EXCEPTION_RAISED):
