@@ -25,6 +25,7 @@ from shoal.runtime.logs import get_logger
 
 __all__ = ["auto_dataloader"]
 
+_OF_THE_ORDER = ("batch_size", "drop_last", "sampler", "batch_sampler")
 _LOGGER = "shoal.distributed.auto.auto_dataloader"
 
 
@@ -105,30 +106,31 @@ def auto_dataloader(
     order = _order_of(asked, world)
     local_workers = -(-as_count(num_workers, "num_workers", 0) // world.local_world_size)
     if isinstance(order, StreamOrder) and not order.is_sharded and local_workers > 1:
-        get_logger(_LOGGER).warning(
+        _say(
+            logging.WARNING,
             "num_workers=%d was asked for, and every worker would read all of an iterable data set; 1 a rank is used",
             num_workers,
         )
         local_workers = 1
     if options.get("generator") is not None and asked.shuffle:
-        get_logger(_LOGGER).warning("generator= has no effect on the order of samples; it comes from seed=%d", seed)
+        _say(logging.WARNING, "generator= has no effect on the order of samples; it comes from seed=%d", seed)
     used = {
-        "batch_size": order.local_batch_size,
+        **({} if batch_sampler is not None else {"batch_size": order.local_batch_size}),
         "num_workers": local_workers,
         **({"drop_last": True} if asked.drop_last else {}),
-        "sampler": order,
+        **_named(order),
         "pin_memory": world.device.type == "cuda" if pin_memory is None else pin_memory,
         **({"persistent_workers": True} if persistent_workers else {}),
         **options,
     }
-    get_logger(_LOGGER).log(
-        logging.INFO if world.rank == 0 else logging.DEBUG,
-        "Use data loader kwargs for dataset '%s': \n\t%s",
-        _title(dataset),
-        used,
-    )
-    loading = {name: value for name, value in used.items() if name not in ("batch_size", "drop_last", "sampler")}
+    _say(logging.INFO, "Use data loader kwargs for dataset '%s': \n\t%s", _title(dataset), used)
+    loading = {name: value for name, value in used.items() if name not in _OF_THE_ORDER}
     return ShardedDataLoader(dataset, order, **loading)
+
+
+def _say(level: int, text: str, *parts: object) -> None:
+    """Log on rank 0; the other ranks would say the same."""
+    get_logger(_LOGGER).log(level if runtime.current().rank == 0 else logging.DEBUG, text, *parts)
 
 
 def _check(asked: _Asked) -> None:
@@ -198,7 +200,8 @@ def _sampler_order(
 
 def _whole_order(asked: _Asked, world: runtime.World) -> ShardedSampler:
     if asked.batch_size < world.world_size:
-        get_logger(_LOGGER).warning(
+        _say(
+            logging.WARNING,
             "batch_size=%d (of all ranks together) over %d ranks leaves %d of them without a sample at every step",
             asked.batch_size,
             world.world_size,
@@ -247,11 +250,18 @@ def _as_given(sampler: ShardedSampler, asked: _Asked) -> ShardedSampler:
 def _warn_of_padding(sampler: DistributedSampler[Any]) -> None:
     size = len(sampler.dataset)  # type: ignore[arg-type]  # the sampler itself needs its length
     if sampler.total_size > size:
-        get_logger(_LOGGER).warning(
+        _say(
+            logging.WARNING,
             "the DistributedSampler repeats %d samples to give all ranks the same number; leave sampler= out to have "
             "every sample once",
             sampler.total_size - size,
         )
+
+
+def _named(order: Order) -> dict[str, Order]:
+    if isinstance(order, StreamOrder):
+        return {}
+    return {"batch_sampler" if isinstance(order, ReplicatedBatchSampler | SplitBatchSampler) else "sampler": order}
 
 
 def _title(dataset: object) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
+from shoal._registry import nearest
 from shoal._types import Share
 from shoal.data.agreement import agreed
 from shoal.data.fetch import BatchFetcher, InitWorker, Loaded, same
@@ -27,6 +28,21 @@ from shoal.runtime.logs import get_logger
 __all__ = ["ShardedDataLoader"]
 
 _SHARES_KEPT = 1024  # Shares of steps that were yielded, where no plan knows them.
+
+
+_OPTIONS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
 
 
 @dataclass(slots=True)
@@ -261,6 +277,11 @@ def _default_context() -> str | None:
 
 
 def _check(dataset: Any, order: Order, options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            raise UsageError(
+                f"a loader has no option {name!r}{nearest(name, list(_OPTIONS))}; options are: {', '.join(_OPTIONS)}"
+            )
     is_stream = isinstance(dataset, IterableDataset)
     if is_stream != isinstance(order, StreamOrder):
         raise UsageError(

@@ -54,7 +54,9 @@ class Order(ABC):
 
     def __init__(self, seed: int, rank: int | None, world_size: int | None) -> None:
         world = runtime.current()
-        self.seed = seed
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise UsageError(f"seed={seed!r} cannot be used; give a whole number, the same on every rank")
+        self.seed = int(seed)
         self.world_size = as_count(world.world_size if world_size is None else world_size, "world_size", 1)
         self.rank = as_count(world.rank if rank is None else rank, "rank", 0)
         if self.rank >= self.world_size:

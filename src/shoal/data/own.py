@@ -54,11 +54,15 @@ class OwnOrder(Order):
         if self.epoch != epoch:
             self.move_to(epoch)
         promised = length_of(self.source)
-        with stream:
-            items = itertools.islice(self.source, None if promised is None else promised + 1)
+        items: Iterator[Any] | None = None
         while True:
-            with stream:
-                chunk = list(itertools.islice(items, _CHUNK))
+            try:
+                with stream:
+                    if items is None:
+                        items = itertools.islice(self.source, None if promised is None else promised + 1)
+                    chunk = list(itertools.islice(items, _CHUNK))
+            except Exception as error:
+                raise DataError(f"{name_of(self.source)} raised {type(error).__name__}: {error}") from error
             if not chunk:
                 return
             yield chunk
@@ -81,13 +85,13 @@ class OwnOrder(Order):
             chunk, problem = None, None
             try:
                 chunk = next(chunks, None)
-            except Exception as error:
+            except DataError as error:
                 problem = error
-            sent_chunk, sent_problem = runtime.broadcast((chunk, None if problem is None else repr(problem)))
+            sent_chunk, sent_problem = runtime.broadcast((chunk, None if problem is None else str(problem)))
             if problem is not None:
                 raise problem
             if sent_problem is not None:
-                raise DataError(f"{name_of(self.source)} raised on rank 0, which draws for all ranks: {sent_problem}")
+                raise DataError(f"rank 0, which draws for all ranks, failed: {sent_problem}")
             if sent_chunk is None:
                 return
             yield sent_chunk
