@@ -219,6 +219,7 @@ def test_two_ranks_share_every_kind_of_data_exactly() -> None:
         load("one empty shard", Subset(Images(7), range(3 * rank, 3)), batch_size=2, sharded=True)
         load("whole stream", Stream(range(7)), batch_size=5, sharded=False)
         load("shards", Stream(range(10 * rank, 10 * rank + 3 + 4 * rank)), batch_size=4, sharded=True)
+        load("shards in workers", Stream(range(3 + 4 * rank)), batch_size=4, sharded=True, num_workers=2)
         load("detected", Stream(range(rank * 10, rank * 10 + 2), rank=rank, world_size=2), batch_size=2)
         load("full steps", Stream(range(3 + 4 * rank)), batch_size=4, sharded=True, drop_last=True)
         load("an empty stream", Stream([(torch.ones(3), 1)] * 2 * rank), batch_size=2, sharded=True)
@@ -264,6 +265,7 @@ def test_two_ranks_share_every_kind_of_data_exactly() -> None:
     assert ranks[0]["whole stream shares"] == [(3, 5, 2), (1, 2, 1)]
     assert [ranks[r]["shards"] for r in (0, 1)] == [[[0, 1], [2], [], []], [[10, 11], [12, 13], [14, 15], [16]]]
     assert ranks[0]["shards shares"] == [(2, 4, 2), (1, 3, 1), (0, 2, 0), (0, 1, 0)]
+    assert whole("shards in workers") == [[0, 1, 0, 1], [2, 2, 3], [4, 5], [6]]
     assert whole("detected") == [[0, 10], [1, 11]]
     assert whole("full steps") == [[0, 1, 0, 1]]
     assert [ranks[r]["an empty stream"] for r in (0, 1)] == [[[], []], [[1], [1]]]

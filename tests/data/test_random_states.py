@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from shoal.data import ShardedDataLoader, ShardedSampler
-from shoal.data.fetch import draws_nothing
+from shoal.data.fetch import BatchFetcher, draws_nothing
 from shoal.data.randomness import RandomStream, isolated, sample_words, seed_with
 
 
@@ -163,6 +164,14 @@ def test_without_seeds_samples_draw_from_the_global_state() -> None:
     expected = [float(torch.rand(())) for _ in range(4)]
     torch.manual_seed(5)
     assert list(drawn(dataset, shuffle=False, seed_samples=False)[0].values()) == expected
+
+
+def test_a_fetcher_seeds_the_same_where_it_was_sent_by_pickle() -> None:
+    dataset = Noisy(8, all_three)
+    here = BatchFetcher(dataset, default_collate, seed=3, stream=0, seed_samples=True)
+    there = pickle.loads(pickle.dumps(here))
+    for key in ShardedSampler(dataset, batch_size=4).keys(0, 0):
+        assert there[key].batch[1].tolist() == here[key].batch[1].tolist()
 
 
 def test_words_of_positions_do_not_depend_on_where_a_batch_begins() -> None:

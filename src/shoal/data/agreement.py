@@ -38,16 +38,17 @@ def agreed(items: Iterator[Loaded], *, full_size: int | None) -> Iterator[Loaded
         DataError: another rank's data raised, so that all ranks end at the same step.
     """
     structure: Any = None
-    knows_structure = False
+    knows_structure = has_ended = False
     while True:
         item, problem = None, None
         try:
-            item = next(items, None)
+            item = None if has_ended else next(items, None)
             if item is not None and item.share == NO_SHARE:
                 structure, knows_structure = item.batch, True
                 item = next(items, None)
         except Exception as error:
             problem = error
+        has_ended = item is None
         reports = runtime.all_gather(
             _Report(
                 item.share.local if item else 0,

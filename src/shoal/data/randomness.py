@@ -38,7 +38,7 @@ def seed_with(word: int) -> None:
     NumPy and torch run the same generator from 32 bits each, so they get different halves of the word: from the same
     one they would draw the same numbers.
     """
-    random.seed(word)
+    _seed_python(word)
     _seed_numpy(word)
     _seed_torch(word)
 
@@ -73,7 +73,7 @@ class SampleSeeds:
     """
 
     def __init__(self) -> None:
-        self._unknown = [_Watched(random.seed, random.random), _Watched(_seed_numpy, np.random.random_sample)]
+        self._unknown = [_Watched(_seed_python, _draw_python), _Watched(_seed_numpy, _draw_numpy)]
         self._drawn_from: list[_Watched] = []
         self._left_alone: list[_Watched] = []
 
@@ -123,8 +123,24 @@ class _Watched:
         return self._draw() != self._first
 
 
+# Functions of this module, since a worker that is spawned gets them by name: a method of a generator would bring its
+# own copy of the generator along.
+
+
+def _seed_python(word: int) -> None:
+    random.seed(word)
+
+
+def _draw_python() -> float:
+    return random.random()
+
+
 def _seed_numpy(word: int) -> None:
     np.random.seed(word >> 32)
+
+
+def _draw_numpy() -> float:
+    return float(np.random.random_sample())
 
 
 class RandomStream:
