@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, assert_type
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from typing_extensions import assert_type
 
 import shoal.distributed as idist
 from shoal.common import setup_common_training_handlers, setup_tb_logging
