@@ -191,6 +191,28 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been():
             assert [name for name in fired if name != "INTERRUPT"] == whole[2], (event, place)
 
 
+def test_an_interrupt_where_the_data_are_begun_anew_fires_nothing_twice():
+    whole = recording()
+    whole[0].run(EPOCH, epoch_length=10)
+    engine, seen, fired = recording()
+    engine.add_event_handler(Events.DATALOADER_STOP_ITERATION, lambda e: e.interrupt())
+    engine.run(EPOCH, epoch_length=10)
+    assert engine.state.iteration == 7
+    engine.run(EPOCH, epoch_length=10)
+    assert seen == whole[1]
+    assert [name for name in fired if name != "INTERRUPT"] == whole[2]
+
+
+def test_of_several_requests_at_one_event_the_strongest_is_served():
+    for order in (("terminate", "terminate_epoch"), ("terminate_epoch", "terminate"), ("interrupt", "terminate")):
+        engine, seen, fired = recording()
+        for name in order:
+            engine.add_event_handler(Events.ITERATION_COMPLETED(once=2), stopping(name))
+        engine.run(EPOCH, max_epochs=2)
+        assert fired[-2:] == ["TERMINATE", "COMPLETED"], order
+        assert seen == [0, 1]
+
+
 def test_interrupts_every_eleven_iterations_end_where_they_shall():
     engine, seen, fired = recording()
     engine.add_event_handler(Events.ITERATION_COMPLETED(every=11), lambda e: e.interrupt())

@@ -16,18 +16,21 @@ from shoal.engine._goal import finished, goal_of, set_goal
 from shoal.engine._handlers import Call
 from shoal.engine._metrics import MetricTable
 from shoal.engine._saving import LengthFrom
-from shoal.engine.events import EventKey, Events
+from shoal.engine.events import Events
 from shoal.errors import DataError, UsageError
 
 __all__ = ["Loop"]
 
 
 class Request(Enum):
-    """What a handler asked the loop to do after the event that it was called at."""
+    """What a handler asked the loop to do after the event that it was called at, the weakest first."""
 
     END_EPOCH = "terminate_epoch"
     PAUSE = "interrupt"
     END_RUN = "terminate"
+
+
+_BY_STRENGTH = tuple(Request)
 
 
 class _Leave(Exception):  # noqa: N818 - it is no error; it takes the loop to where a request is served
@@ -119,14 +122,17 @@ class Loop(Emitter):
         if not self._running:
             self.logger.warning("%s() was called while the engine is not running; it has no effect.", request.value)
             return
-        self._request, self._skip_completed = request, skip_completed
+        if self._request is None or _BY_STRENGTH.index(request) >= _BY_STRENGTH.index(self._request):
+            self._request, self._skip_completed = request, skip_completed
 
     def _run(self, paused: bool) -> None:
         started = time.perf_counter()
         state = self.state
         try:
             if not paused:
-                self._fire(Events.STARTED)
+                self._fire_all(Events.STARTED)
+                if self._request is not Request.END_EPOCH:  # that one is for the epoch which is entered now
+                    self._serve_request()
             while self._in_epoch or not finished(state, in_epoch=False):
                 if not self._run_epoch(paused):
                     break
@@ -157,7 +163,8 @@ class Loop(Emitter):
             if not self._in_epoch:
                 self._begin_epoch()
             if enters:
-                self._fire(Events.EPOCH_STARTED)
+                self._fire_all(Events.EPOCH_STARTED)
+                self._serve_request()
             if not self._iterate():
                 self._feed.close(state.iteration - state.data_base)
                 self._metrics.publish(state, "epoch", lenient=True)
@@ -173,9 +180,10 @@ class Loop(Emitter):
         if not skip_completed:
             self._metrics.publish(state, "epoch", lenient=self._cut)
             state.times["EPOCH_COMPLETED"] = time.perf_counter() - started
-            self._fire(Events.EPOCH_COMPLETED)
+            self._fire_all(Events.EPOCH_COMPLETED)
             state.times["EPOCH_COMPLETED"] = time.perf_counter() - started
             self.logger.info("Epoch[%d] Complete. Time taken: %s", state.epoch, _clock(state.times["EPOCH_COMPLETED"]))
+        self._serve_request()
         return not self._exhausted
 
     def _iterate(self) -> bool:
@@ -207,6 +215,8 @@ class Loop(Emitter):
                     call(self)
                 if self._request is not None:
                     raise _Leave
+            if state.epoch_length == 0:  # on one rank of several, which stays in step with the others
+                self._exhausted = state.max_iters is not None
         except BaseException:
             if batch is not END:
                 feed.push_back(batch)  # it was drawn and not used
@@ -220,9 +230,8 @@ class Loop(Emitter):
         if self._request is not None and self._request is not Request.PAUSE:
             raise _Leave
 
-    def _fire(self, event: EventKey) -> None:
-        self._fire_all(event)
-        if self._request is not None and (event is not Events.STARTED or self._request is not Request.END_EPOCH):
+    def _serve_request(self) -> None:
+        if self._request is not None:
             raise _Leave
 
     def _last_iteration(self) -> int:
@@ -259,7 +268,7 @@ class Loop(Emitter):
         if self._length_from == "end_of_data" and state.epoch_iteration > 0:
             return END
         over = feed.iterator
-        self._fire(Events.DATALOADER_STOP_ITERATION)
+        self._call(self._calls_of(Events.DATALOADER_STOP_ITERATION))
         if feed.iterator is over:
             feed.new_pass(state.dataloader, state.epoch)
             self._open_feed()

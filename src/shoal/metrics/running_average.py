@@ -114,17 +114,18 @@ class RunningAverage(Metric):
 
     def _average_tensor(self, old: Any, output: torch.Tensor) -> torch.Tensor:
         value = output.detach()
+        if isinstance(old, torch.Tensor):
+            if old.dtype is value.dtype and old.shape == value.shape and old.device == value.device:
+                return torch.lerp(value, old, self._alpha)
+            if old.shape != value.shape:
+                raise UsageError(
+                    f"RunningAverage has averaged values of shape {tuple(old.shape)} and was given one of shape "
+                    f"{tuple(value.shape)}; pick one of a fixed shape by output_transform"
+                )
         if not value.is_floating_point() or value.element_size() < 4:
             value = value.float()  # half precision would lose what (1 - alpha) adds
         if self.device is not None:
             value = value.to(self.device)
         if old is None:
             return value.clone()  # the caller may reuse its tensor
-        if not isinstance(old, torch.Tensor):
-            old = torch.as_tensor(old, dtype=value.dtype, device=value.device)
-        if old.shape != value.shape:
-            raise UsageError(
-                f"RunningAverage has averaged values of shape {tuple(old.shape)} and was given one of shape "
-                f"{tuple(value.shape)}; pick one of a fixed shape by output_transform"
-            )
-        return torch.lerp(value, old.to(device=value.device, dtype=value.dtype), self._alpha)
+        return torch.lerp(value, torch.as_tensor(old, dtype=value.dtype, device=value.device), self._alpha)
