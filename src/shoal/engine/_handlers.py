@@ -18,6 +18,7 @@ __all__ = ["Call", "Entry", "HandlerTable", "bind", "describe", "restrict"]
 
 Call: TypeAlias = Callable[[Any], Any]  # takes the engine
 
+
 def _coming_iteration(engine: Engine) -> int:
     return engine.state.iteration + 1
 
