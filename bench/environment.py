@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
@@ -88,5 +88,11 @@ def _torch_requirement() -> str:
 
 def _recipe(torch: str) -> dict[str, str]:
     """What the environment was made from; a change of it means: install again."""
-    project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    return {"torch": torch, "peers": " ".join(PEERS), "pyproject": project, "python": sys.version.split()[0]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return {
+        "torch": torch,
+        "peers": " ".join(PEERS),
+        "dependencies": " ".join(project["dependencies"]),
+        "scripts": " ".join(f"{name}={target}" for name, target in project["scripts"].items()),
+        "python": sys.version.split()[0],
+    }

@@ -97,6 +97,7 @@ def interleave(sides: Mapping[str, Side], *, rounds: int, warmup_rounds: int = 0
     errors: dict[str, str] = {}
     for round_number in range(-warmup_rounds, rounds):
         names = list(sides) if round_number % 2 == 0 else list(sides)[::-1]
+        seen: list[str] = []
         for name in names:
             if name in errors:
                 continue
@@ -109,9 +110,9 @@ def interleave(sides: Mapping[str, Side], *, rounds: int, warmup_rounds: int = 0
                 continue
             if round_number >= 0:
                 kept[name].append(measured)
-            seen = ", ".join(f"{quantity} {value:.4g}" for quantity, value in measured.items())
-            label = f"round {round_number + 1}/{rounds}" if round_number >= 0 else "warm-up"
-            print(f"  {label}  {name}: {seen}", file=sys.stderr, flush=True)
+            seen += [f"{name} {quantity} {value:.3g}" for quantity, value in measured.items()]
+        label = f"round {round_number + 1}/{rounds}" if round_number >= 0 else "warm-up"
+        print(f"  {label}: {', '.join(seen)}", file=sys.stderr, flush=True)
     return {name: Outcome((), errors[name]) if name in errors else Outcome(tuple(kept[name])) for name in sides}
 
 
