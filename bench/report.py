@@ -91,4 +91,6 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _value(value: float | None, unit: str, error: str | None) -> str:
     if error is not None:
         return "FAILED"
-    return "" if value is None else f"{value:.4g} {unit}"
+    if value is None:
+        return ""
+    return f"{value:.0f} {unit}" if abs(value) >= 1000 else f"{value:.3g} {unit}"
