@@ -15,6 +15,7 @@ __all__ = ["start"]
 # What creating an optimizer imports; as slow as half of torch.
 _FOR_TRAINING = ["torch._dynamo"]
 _ALWAYS = ["shoal.launch.worker", "shoal.distributed"]
+_LAST = "shoal.launch.server"  # ends the server at once when its time has come
 _IF_IN_USE = ["torchvision", "shoal.engine", "shoal.handlers", "shoal.metrics"]
 
 
@@ -29,5 +30,5 @@ def start(*, for_training: bool = False) -> None:
     server that runs already (of an earlier launch, or of the program's own) stays as it is.
     """
     in_use = [name for name in _IF_IN_USE if name in sys.modules]
-    multiprocessing.set_forkserver_preload([*_ALWAYS, *in_use, *(_FOR_TRAINING if for_training else [])])
+    multiprocessing.set_forkserver_preload([*_ALWAYS, *in_use, *(_FOR_TRAINING if for_training else []), _LAST])
     forkserver.ensure_running()

@@ -226,7 +226,7 @@ def test_objects_built_on_one_rank_alone_do_not_communicate():
 
             idist.auto_dataloader(TensorDataset(torch.arange(10)), batch_size=4)
             Accuracy()
-            Checkpoint({}, os.environ["SHOAL_LAUNCH_FOLDER"])
+            Checkpoint({"model": torch.nn.Linear(1, 1)}, os.environ["SHOAL_LAUNCH_FOLDER"])
         return runtime.all_reduce(1)
 
     assert run_workers(build, 2, timeout_s=60) == [2, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -22,16 +23,22 @@ one process that has imported torch already."""
 def main(argv: list[str]) -> int:
     """Parse, check, launch; the failing rank's report goes to standard error.
 
+    The process ends with 0 when every worker ended well, 1 when one failed, 128 + the signal's number when a signal
+    ended the job.
+
     Returns:
-        0 when every worker ended well, 1 when one failed, 2 for a command line that cannot work, 128 + the signal's
-        number when a signal ended the job.
+        2 for a command line that cannot work.
     """
     options = _parser().parse_args(argv)
     try:
-        return _launch(options)
+        code = _launch(options)
     except UsageError as error:
         print(f"shoal launch: {error}", file=sys.stderr)
         return 2
+    # All workers have ended and nothing is left to clean up; taking torch down would cost another half second.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _launch(options: argparse.Namespace) -> int:
@@ -71,8 +78,6 @@ class _Program:
         self.backend = backend
 
     def __call__(self) -> None:
-        import os
-
         if self.backend is not None:
             os.environ["SHOAL_BACKEND"] = self.backend
         sys.argv = [self.target, *self.arguments]

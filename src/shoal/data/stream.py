@@ -127,7 +127,7 @@ class StreamFetcher(IterableDataset[Loaded]):
         self._seed_samples = seed_samples
         self._epoch = torch.zeros((), dtype=torch.int64)
         if in_workers:  # Workers that outlive an epoch see the next one in memory that they share.
-            self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+            self._epoch.share_memory_()
 
     def begin(self, epoch: int, start: int) -> None:
         """What the next iteration is about, in workers too; they read from the beginning whatever ``start`` is."""

@@ -105,8 +105,7 @@ def create_supervised_trainer(
             x, y, y_pred, loss = step(batch, ALONE)
         else:
             state = engine.state
-            index = state.iteration - 1
-            x, y, y_pred, loss = step(batch, window.at(index % state.epoch_length if state.epoch_length else index))
+            x, y, y_pred, loss = step(batch, window.at(state.epoch_iteration - 1, state.batch_index))
         return output_transform(x, y, y_pred, loss)
 
     trainer = Engine(update)
@@ -196,6 +195,4 @@ class _OwnShare:
     def is_empty(self, engine: Engine) -> bool:
         if self._loader is None:
             return False
-        state = engine.state
-        index = state.iteration - 1
-        return self._loader.share(index % state.epoch_length if state.epoch_length else index).local == 0
+        return self._loader.share(engine.state.batch_index).local == 0

@@ -15,13 +15,12 @@ from types import FrameType
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
 from shoal import _forkserver
 from shoal.errors import WorkerInterruptedError
 from shoal.launch.agent import Agent, Interrupted
 from shoal.launch.payload import Call, dump_call, load_result
+from shoal.launch.rendezvous import rendezvous_for
 from shoal.launch.report import collect, error_for
 from shoal.launch.spec import LaunchSpec
 from shoal.launch.worker import Streams, result_path, run
@@ -81,29 +80,18 @@ def launch(
 
 
 def _worker_spec(spec: LaunchSpec, folder: Path) -> WorkerSpec:
-    """One rendezvous a job: over c10d on a free port on one node, at the address that was given over several."""
-    fixed = spec.nnodes > 1 or spec.master_port is not None
-    options: dict[str, Any] = {"rank": spec.node_rank, "timeout": 900} if fixed else {}
-    parameters = RendezvousParameters(
-        backend="static" if fixed else "c10d",
-        endpoint=f"{spec.master_addr}:{spec.master_port if fixed else 0}",
-        run_id=uuid.uuid4().hex,
-        min_nodes=spec.nnodes,
-        max_nodes=spec.nnodes,
-        local_addr=None if spec.nnodes > 1 else spec.master_addr,
-        **options,
-    )
+    is_fixed = spec.nnodes > 1
     return WorkerSpec(
         role="shoal",
         local_world_size=spec.nproc_per_node,
         entrypoint=run,
         args=(Streams(), str(folder), os.getpid()),
-        rdzv_handler=rendezvous_registry.get_rendezvous_handler(parameters),
+        rdzv_handler=rendezvous_for(spec, uuid.uuid4().hex),
         max_restarts=0,
         monitor_interval=_MONITOR_INTERVAL_S,
-        master_addr=spec.master_addr if fixed else None,
-        master_port=spec.master_port if fixed else None,
-        local_addr=None if spec.nnodes > 1 else spec.master_addr,
+        master_addr=spec.master_addr if is_fixed else None,
+        master_port=spec.master_port if is_fixed else None,
+        local_addr=None if is_fixed else spec.master_addr,
     )
 
 

@@ -36,13 +36,13 @@ def get_logger(name: str) -> logging.Logger:
     if not library.handlers and not logging.getLogger().handlers:
         library.addHandler(_StderrHandler())
         library.propagate = False
-        # An engine tells of its starts and ends to the logger that the user gives it, and to nobody unasked.
-        if (engines := logging.getLogger("shoal.engine")).level == logging.NOTSET:
-            engines.setLevel(logging.WARNING)
     if library.level == logging.NOTSET or getattr(library, "_shoal_level", None) == library.level:
         level = logging.INFO if current().is_main else logging.WARNING
         library.setLevel(level)
         library._shoal_level = level  # type: ignore[attr-defined]  # marks the level as ours, to be changed later
+    # An engine tells of its starts and ends to the logger that the user gives it, and to nobody unasked.
+    if (engines := logging.getLogger("shoal.engine")).level == logging.NOTSET:
+        engines.setLevel(logging.WARNING)
     return logging.getLogger(name)
 
 

@@ -102,6 +102,10 @@ class SupervisedStep:
         self._loss_fn = loss_fn
         self._options = options
         self._open: list[MicroBatch] = []
+        self._is_wrapped = isinstance(model, DistributedDataParallel)
+        self._is_plain = options.precision.dtype is None and options.precision.scaler is None
+        clears_as_torch = type(optimizer).zero_grad is torch.optim.Optimizer.zero_grad
+        self._clears_directly = clears_as_torch and "zero_grad" not in vars(optimizer)
         self._syncs_statistics = any(
             isinstance(module, nn.SyncBatchNorm | GlobalBatchNorm) for module in self._module.modules()
         )
@@ -112,8 +116,10 @@ class SupervisedStep:
         x, y = options.prepare_batch(batch, options.device, options.non_blocking)
         if not self._model.training:
             self._model.train()
+        if micro is ALONE and self._is_plain:
+            return self._whole(x, y)
         if micro.is_first:
-            self._optimizer.zero_grad()
+            self._clear_gradients()
             self._open.clear()
         if micro.share is not None and micro.is_sparse:
             y_pred, loss = self._sparse(x, y, micro)
@@ -135,13 +141,33 @@ class SupervisedStep:
         if not self._open:
             return
         self._grow_gradients(1.0 / sum(micro.weight for micro in self._open))
-        if isinstance(self._model, DistributedDataParallel):
+        if self._is_wrapped:
             average_gradients(self._module)
         self._step()
 
+    def _whole(self, x: Any, y: Any) -> StepResult:
+        """A window of one micro-batch in full precision, as most steps are: nothing but what a bare loop does."""
+        options = self._options
+        self._clear_gradients()
+        y_pred = options.model_transform(options.model_fn(self._model, x))
+        loss = self._loss_fn(y_pred, y)
+        loss.backward()
+        self._optimizer.step()
+        self.num_steps_taken += 1
+        return StepResult(x, y, y_pred, loss.detach())
+
+    def _clear_gradients(self) -> None:
+        """What ``optimizer.zero_grad()`` does, without the profiler record that costs more than the clearing."""
+        if not self._clears_directly:
+            self._optimizer.zero_grad()
+            return
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
     def _dense(self, x: Any, y: Any, micro: MicroBatch) -> tuple[Any, torch.Tensor]:
         """Every rank has samples: DistributedDataParallel averages while the last backward runs."""
-        waits = not micro.is_last and isinstance(self._model, DistributedDataParallel)
+        waits = self._is_wrapped and not micro.is_last
         with self._model.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
             y_pred, loss = self._forward(self._model, x, y)
             self._backward(loss if micro.weight == 1.0 else loss * micro.weight)

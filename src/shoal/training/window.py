@@ -54,8 +54,13 @@ class Window:
         self._loader = loader
         self._world_size = world_size
 
-    def at(self, index: int) -> MicroBatch:
-        """The micro-batch at ``index`` of its epoch, counted from 0."""
+    def at(self, index: int, step: int | None = None) -> MicroBatch:
+        """The micro-batch at ``index`` of its epoch, counted from 0.
+
+        Args:
+            step: its place in the loader's pass over the data; None: ``index``. They differ where an epoch is not one
+                pass.
+        """
         start = index - index % self._length
         end = start + self._length
         if self._epoch_length is not None:
@@ -63,10 +68,13 @@ class Window:
         is_first, is_last = index == start, index == end - 1
         if self._loader is None:
             return MicroBatch(is_first, is_last, 1.0 / (end - start))
-        own = self._loader.share(index)
+        here = index if step is None else step
+        own = self._loader.share(here)
         try:
-            shares = [self._loader.share(step) for step in range(start, end)]
-        except UsageError:  # the loader tells a share only once its batch was read: the window's batches weigh the same
+            shares = [self._loader.share(here + offset) for offset in range(start - index, end - index)]
+        except UsageError:
+            # The loader tells a share only once its batch was read, or the window lies in two passes over the data:
+            # its micro-batches weigh the same.
             shares = [own._replace(smallest=0)] * (end - start) if end - start > 1 else [own]
         total = sum(share.total for share in shares)
         is_sparse = any(share.smallest == 0 for share in shares)
