@@ -109,8 +109,13 @@ def write_config(folder: Path, values: Mapping[str, Any]) -> None:
     atomic_write_text(folder / CONFIG_FILE, yaml.safe_dump(dict(values), sort_keys=False))
 
 
-def write_environment(folder: Path) -> None:
-    """Add to the list of sessions what this one runs on: a run that was resumed has several."""
+def write_environment(folder: Path, *, resumed_from: str | None = None) -> None:
+    """Add to the list of sessions what this one runs on: a run that was resumed has several.
+
+    Args:
+        folder: the run's folder.
+        resumed_from: the checkpoint that this session goes on from.
+    """
     import torch
     import torchvision
 
@@ -122,6 +127,7 @@ def write_environment(folder: Path) -> None:
     session = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
+        "resumed_from": resumed_from,
         "host": platform.node(),
         "platform": platform.platform(),
         "python": platform.python_version(),

@@ -109,7 +109,8 @@ class Cifar10Config:
             )
 
     def resolved(self) -> dict[str, Any]:
-        """The options as a run folder's ``config.yaml`` holds them, which ``--config`` reads again."""
+        """The options as a run folder's ``config.yaml`` holds them, which ``--config`` reads again for another run."""
         values = asdict(self)
         del values["config"]
+        values["resume_from"] = None
         return values

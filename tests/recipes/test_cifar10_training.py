@@ -1,0 +1,242 @@
+"""`shoal train cifar10` as people run it: what it leaves, and that breaks and processes change nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sklearn  # noqa: F401 - its import sets environment variables, which no test may do
+import torch
+import yaml
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from shoal import checkpoint
+from shoal.cli import train
+from shoal.recipes.cifar10.data import collate, train_transform
+from shoal.recipes.cifar10.sources import open_data
+
+# Small and quick, with batch norm; 20 steps in 4 epochs.
+OPTIONS = [
+    *("--model", "shufflenet_v2_x0_5", "--subset", "120", "--batch-size", "24", "--learning-rate", "0.05"),
+    *("--num-epochs", "4", "--validate-every", "2", "--checkpoint-every", "3", "--log-every-iters", "1"),
+    *("--num-workers", "0"),
+]
+TWO = ["--backend", "gloo", "--nproc-per-node", "2", "--no-sync-bn"]
+
+
+def run_folder(output: Path) -> Path:
+    (folder,) = output.iterdir()
+    return folder
+
+
+def records(folder: Path, of: str) -> dict[int, dict[str, float]]:
+    """The values of a kind of record, by step."""
+    found: dict[int, dict[str, float]] = {}
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        values: dict[str, Any] = json.loads(line)
+        own = {key.removeprefix(f"{of}/"): value for key, value in values.items() if key.startswith(f"{of}/")}
+        if own:
+            assert values["step"] not in found, "recorded twice"
+            found[values["step"]] = own
+    return found
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of one process."""
+    output = tmp_path_factory.mktemp("one")
+    assert train.main(["cifar10", *OPTIONS, "--output-path", str(output)]) == 0
+    return run_folder(output)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same run of two processes."""
+    output = tmp_path_factory.mktemp("two")
+    assert train.main(["cifar10", *OPTIONS, *TWO, "--output-path", str(output)]) == 0
+    return run_folder(output)
+
+
+def test_a_run_leaves_everything_in_its_folder(one: Path) -> None:
+    assert one.name.startswith("shufflenet_v2_x0_5_backend-None-1_")
+    names = {path.name for path in one.iterdir()}
+    assert {"config.yaml", "environment.json", "metrics.jsonl", "curves.png", "training_checkpoint_20.pt"} <= names
+    assert len([name for name in names if name.startswith("training_checkpoint_")]) == 1
+    assert 1 <= len([name for name in names if name.startswith("best_model_")]) <= 2
+    config = yaml.safe_load((one / "config.yaml").read_text(encoding="utf-8"))
+    assert (config["batch_size"], config["data"], config["momentum"]) == (24, "digits", 0.9)
+    with Image.open(one / "curves.png") as curves:
+        assert curves.size == (1120, 1190)
+    events = EventAccumulator(str(one))
+    events.Reload()
+    assert {"val/Accuracy", "train/Loss", "training/batch loss"} <= set(events.Tags()["scalars"])
+
+
+def test_every_step_is_recorded_and_each_evaluation_once(one: Path) -> None:
+    steps = records(one, "batch")
+    assert list(steps) == list(range(1, 21))
+    # Up in the first epoch from 0, down in the others to 0; the first step is taken with the first value.
+    rates = [0.05 * min(i / 5, (20 - i) / 15) for i in range(20)]
+    assert [steps[i + 1]["learning_rate"] for i in range(20)] == pytest.approx(rates)
+    # After epochs 2 and 4; the fourth is also the end.
+    assert [(step, values["epoch"]) for step, values in records(one, "val").items()] == [(10, 2), (20, 4)]
+    assert list(records(one, "train")) == [10, 20]
+    correct = records(one, "val")[20]["accuracy"] * len(open_data("digits", data_path="", num_images=120).val)
+    assert correct == pytest.approx(round(correct), abs=1e-6)
+
+
+def test_the_best_model_is_one_of_the_best_validation_accuracy(one: Path) -> None:
+    best = max(values["accuracy"] for values in records(one, "val").values())
+    assert any(f"val_accuracy={best:.4f}" in path.name for path in one.glob("best_model_*.pt"))
+    for path in one.glob("*.pt"):
+        torch.load(path, weights_only=True)
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
+    # Few and small steps: batch norm over one pixel an image soon makes much of what float32 rounds away, in one
+    # process as in two. The steps still change the losses by thousands of times the tolerance.
+    options = ["--subset", "96", "--batch-size", "24", "--num-workers", "0", "--learning-rate", "1e-5"]
+    options += ["--num-epochs", "1", "--num-warmup-epochs", "0", "--log-every-iters", "1"]
+    for name, processes in (("one", []), ("two", ["--backend", "gloo", "--nproc-per-node", "2"])):
+        assert train.main(["cifar10", *options, *processes, "--output-path", str(tmp_path / name)]) == 0
+    one, two = (run_folder(tmp_path / name) for name in ("one", "two"))
+    assert two.name.startswith("resnet18_backend-gloo-2_")
+    assert list(records(one, "batch")) == [1, 2, 3, 4]
+    for of in ("batch", "train", "val"):
+        ours, theirs = records(two, of), records(one, of)
+        assert list(ours) == list(theirs)
+        for step, values in theirs.items():
+            assert ours[step]["loss"] == pytest.approx(values["loss"], rel=1e-5), (of, step)
+
+
+def start_and_stop(argv: list[str], *, after: str, number: signal.Signals) -> tuple[int, str]:
+    """Run the command, send it a signal once it has logged ``after``; its exit code and all that it said."""
+    command = [sys.executable, "-m", "shoal.cli.main", "train", "cifar10", *argv]
+    said = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if after in line:
+                process.send_signal(number)
+        # The output ends when the last process that holds it has ended, workers included.
+    return process.returncode, "".join(said)
+
+
+def test_ctrl_c_saves_and_the_resumed_run_is_the_uninterrupted_one(two: Path, tmp_path: Path) -> None:
+    argv = [*OPTIONS, *TWO, "--output-path", str(tmp_path)]
+    code, said = start_and_stop(argv, after="Epoch[2] Complete", number=signal.SIGINT)
+    assert code == 130, said
+    folder = run_folder(tmp_path)
+    assert f"shoal train cifar10 --resume-from {folder}" in said
+    assert "Traceback" not in said
+    stopped_at = max(records(folder, "batch"))
+    assert 10 <= stopped_at < 20
+    assert (folder / f"training_checkpoint_{stopped_at}.pt").exists()
+
+    assert train.main(["cifar10", "--resume-from", "latest", "--output-path", str(tmp_path)]) == 0
+    assert run_folder(tmp_path) == folder
+    for of in ("batch", "train", "val"):
+        assert records(folder, of) == records(two, of)
+    assert {p.name for p in folder.glob("*.pt")} == {p.name for p in two.glob("*.pt")}
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint_and_ends_like_the_uninterrupted_one(
+    one: Path, tmp_path: Path
+) -> None:
+    argv = [*OPTIONS, "--output-path", str(tmp_path)]
+    code, said = start_and_stop(argv, after="Epoch[3] Complete", number=signal.SIGKILL)
+    assert code == -signal.SIGKILL, said
+    folder = run_folder(tmp_path)
+    assert train.main(["cifar10", "--resume-from", str(folder)]) == 0
+    for of in ("batch", "train", "val"):
+        assert records(folder, of) == records(one, of)
+    ours, theirs = (checkpoint.load(path / "training_checkpoint_20.pt")["model"] for path in (folder, one))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    sessions = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["sessions"]
+    assert sessions[0]["resumed_from"] is None
+    assert "training_checkpoint_15.pt" in sessions[1]["resumed_from"]
+
+
+def test_a_finished_run_can_be_made_longer(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["cifar10", "--resume-from", str(one / "training_checkpoint_20.pt")]
+    assert train.main(argv) == 0  # to the same end: nothing is left to do
+    assert list(records(one, "batch")) == list(range(1, 21))
+    # A checkpoint that lies in no run's folder begins a new one.
+    alone = tmp_path / "alone.pt"
+    alone.write_bytes((one / "training_checkpoint_20.pt").read_bytes())
+    options = [*OPTIONS, "--resume-from", str(alone), "--num-epochs", "5", "--output-path", str(tmp_path / "output")]
+    assert train.main(["cifar10", *options]) == 0
+    assert list(records(run_folder(tmp_path / "output"), "batch")) == list(range(21, 26))
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--batch-size", "12"], "--batch-size 12 was asked for, but the run {run} was started with 24"),
+        (["--num-epochs", "3"], "--num-epochs 3 was asked for, but"),
+        (["--data", "{other}"], "no images found"),
+    ],
+)
+def test_a_resume_that_cannot_work_is_refused_at_the_door(
+    argv: list[str], expected: str, one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [part.format(other=tmp_path) for part in argv]
+    assert train.main(["cifar10", "--resume-from", str(one), *argv]) == 2
+    assert expected.format(run=one) in capsys.readouterr().err
+
+
+def test_weights_alone_are_no_checkpoint_to_resume_from(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = next(one.glob("best_model_*.pt"))
+    assert train.main(["cifar10", "--resume-from", str(weights)]) == 2
+    assert "give a training_checkpoint_*.pt" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_a_word_on_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*OPTIONS, "--learning-rate", "1e30", "--output-path", str(tmp_path)]
+    assert train.main(["cifar10", *options]) == 1
+    assert "lower --learning-rate" in capsys.readouterr().err
+
+
+def test_a_corrupt_image_met_in_training_is_told_with_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "val"):
+        for number in range(24):
+            path = tmp_path / "data" / split / f"class{number % 3}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (32, 32), (number, 0, 0)).save(path)
+    broken = tmp_path / "data" / "train" / "class1" / "7.png"
+    broken.write_bytes(broken.read_bytes()[:50])
+    argv = [*OPTIONS, "--data", str(tmp_path / "data"), "--subset", "24", "--num-workers", "1"]
+    assert train.main(["cifar10", *argv, "--output-path", str(tmp_path / "output")]) == 1
+    assert f"{broken}: the image cannot be decoded (50 bytes" in capsys.readouterr().err
+
+
+def test_digits_are_shifted_but_never_mirrored() -> None:
+    image = torch.zeros(3, 32, 32, dtype=torch.uint8)
+    image[:, 10:20, 8] = 255  # a line left of the middle
+    columns = {int(train_transform(mirrored=False)(image)[0].sum(0).argmax()) for _ in range(200)}
+    assert columns == set(range(4, 13))
+    mirrored = {int(train_transform(mirrored=True)(image)[0].sum(0).argmax()) for _ in range(400)}
+    assert mirrored == set(range(4, 13)) | set(range(19, 28))
+
+
+def test_a_batch_is_normalised_as_a_whole_like_its_images_one_by_one() -> None:
+    from torchvision.transforms import v2
+
+    images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8)
+    single = v2.Compose(
+        [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+    )
+    batch, labels = collate([(image, label) for label, image in enumerate(images)])
+    assert torch.allclose(batch, torch.stack([single(image) for image in images]), atol=1e-6)
+    assert labels.tolist() == [0, 1, 2, 3, 4]
