@@ -70,7 +70,7 @@ class Run:
         folder = ""
         if idist.get_rank() == 0:
             folder = str(resumed or new_run_folder(Path(config.output_path), _folder_name(config)))
-            write_config(Path(folder), config.resolved())
+            write_config(Path(folder), {**config.resolved(), "backend": idist.backend()})
             write_environment(Path(folder), resumed_from=config.resume_from)
         return cls(
             Path(idist.broadcast(folder)),
