@@ -40,6 +40,7 @@ class Progress:
     ) -> None:
         self._num_steps, self._num_epochs = num_steps, num_epochs
         self._step = 0
+        self._text = ""
         self._steps_per_epoch = num_steps // num_epochs
         self._batch_size = batch_size
         self._stream = stream or sys.stderr
@@ -74,18 +75,18 @@ class Progress:
         self._step, self._since = step, now
         self._loss = _averaged(self._loss, loss)
         self._accuracy = _averaged(self._accuracy, accuracy)
-        text = (
+        self._text = (
             f"loss {self._loss:.3f}  accuracy {self._accuracy:.3f}  lr {learning_rate:.4f}  "
             f"{self._speed():,.0f} images/s  {format_duration(self.seconds_left())} left"
         )
         if self._bar is not None:
             self._bar.set_description_str(f"Epoch {self._epoch()}/{self._num_epochs}", refresh=False)
-            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.set_postfix_str(self._text, refresh=False)
             self._bar.update(step - self._bar.n)
             self._bar.refresh()
         elif now - self._printed_at >= _PLAIN_EVERY_S or step == self._num_steps:
             self._printed_at = now
-            self._print(f"Epoch {self._epoch()}/{self._num_epochs}, step {step}/{self._num_steps}: {text}")
+            self._print(f"Epoch {self._epoch()}/{self._num_epochs}, step {step}/{self._num_steps}: {self._text}")
 
     @contextlib.contextmanager
     def aside(self, what: str, *, num_left: int) -> Iterator[None]:
@@ -99,6 +100,8 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(what)
         yield
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._text)
         self._other_s += self._clock() - begun
         self._num_other += 1
         self._num_other_left = num_left
@@ -139,7 +142,7 @@ class Progress:
             file=self._stream,
             dynamic_ncols=True,
             # "n/total" and tqdm's own times are left out: it cannot know of the evaluations to come.
-            bar_format="{desc} |{bar:12}| {percentage:3.0f}%  {postfix}",
+            bar_format="{desc} |{bar:12}| {percentage:3.0f}%{postfix}",
             desc=f"Epoch {self._epoch()}/{self._num_epochs}",
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal import _forkserver
 from shoal._registry import nearest
 from shoal.errors import ShoalError, UsageError, WorkerFailedError
 from shoal.recipes.cifar10.config import Cifar10Config
@@ -39,6 +40,9 @@ def main(argv: Sequence[str]) -> int:
     """
     try:
         config = read_options(argv)
+        if config.nproc_per_node is not None:
+            # The options are right as far as can be told without torch: two processes now import it at the same time.
+            _forkserver.start(for_training=True)
         parallel = prepare(config)
     except SystemExit as shown:  # tyro has printed the help or the mistake
         return shown.code if isinstance(shown.code, int) else 2
