@@ -179,6 +179,7 @@ def test_a_file_that_is_being_written_is_no_leftover(tmp_path):
 
 
 def _save_twice_with_a_limit(folder, queue):
+    torch.set_num_threads(1)  # the threads of the process that was forked are not here
     manager = checkpoint.CheckpointManager(folder, n_saved=1)
     manager.save(lambda _: {"w": torch.ones(1000)}, filename_step=1)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -192,8 +193,9 @@ def test_a_file_that_cannot_grow_leaves_the_previous_checkpoint(tmp_path):
     queue = fork.SimpleQueue()
     process = fork.Process(target=_save_twice_with_a_limit, args=(tmp_path, queue))
     process.start()
+    process.join(60)
+    assert process.exitcode == 0
     text, has_cause, kept = queue.get()
-    process.join()
     assert "File too large" in text
     assert has_cause
     assert kept == {"saved": [{"filename": "checkpoint_1.pt", "score": None}]}
