@@ -100,9 +100,10 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-@pytest.mark.parametrize("num_steps", [0, 1, 7, 500])
-def test_curves_are_drawn_for_a_run_of_any_length(num_steps: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_steps", "outlier"), [(0, 1.0), (1, 1.0), (7, 1e6), (500, 1.0)])
+def test_curves_are_drawn_for_a_run_of_any_length(num_steps: int, outlier: float, tmp_path: Path) -> None:
     curves = Curves(title="a model on data", steps_per_epoch=5)
+    curves.train_loss.add(1, outlier)
     for step in range(1, num_steps + 1):
         curves.batch_loss.add(step, 1 / step)
         curves.batch_accuracy.add(step, 1 - 1 / step)

@@ -17,6 +17,8 @@ __all__ = ["Curve", "Curves", "draw_curves"]
 _TRAIN, _VAL, _INK, _GRID = "#0072B2", "#D55E00", "#333333", "#E3E3E3"
 _WIDTH_IN, _HEIGHT_IN, _DPI = 8.0, 8.5, 140
 _MANY_POINTS = 40
+_OUTLIER = 25
+"""A loss of more than so many times the median is one."""
 
 
 @dataclass
@@ -79,7 +81,7 @@ def draw_curves(path: Path, curves: Curves) -> None:
     _draw_batches(loss, curves.batch_loss, per_epoch)
     _draw_evaluations(loss, curves.train_loss, curves.val_loss, per_epoch)
     _finish(loss, "Loss", legend="upper right")
-    loss.set_ylim(bottom=0)
+    _scale_loss(loss, [*curves.batch_loss.values, *curves.train_loss.values, *curves.val_loss.values])
 
     _draw_batches(accuracy, curves.batch_accuracy, per_epoch)
     _draw_evaluations(accuracy, curves.train_accuracy, curves.val_accuracy, per_epoch)
@@ -148,6 +150,19 @@ def _finish(axes: Axes, title: str, legend: Literal["upper right", "lower right"
     axes.tick_params(colors=_INK, labelsize=9)
     if legend is not None and axes.get_legend_handles_labels()[0]:
         axes.legend(loc=legend, frameon=False, fontsize=9)
+
+
+def _scale_loss(axes: Axes, values: Sequence[float]) -> None:
+    """From 0 up; logarithmic where one early outlier would press everything else onto the axis."""
+    shown = sorted(value for value in values if value > 0)
+    if shown and shown[-1] > _OUTLIER * shown[len(shown) // 2]:
+        from matplotlib.ticker import StrMethodFormatter
+
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.set_title("Loss (logarithmic)", loc="left", fontsize=10.5, color=_INK)
+    else:
+        axes.set_ylim(bottom=0)
 
 
 def _moving_average(values: Sequence[float], window: int) -> list[float]:
