@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal import _forkserver
+from shoal import _forkserver, errors
 from shoal._registry import nearest
 from shoal.errors import ShoalError, UsageError, WorkerFailedError
 from shoal.recipes.cifar10.config import Cifar10Config
@@ -169,10 +169,23 @@ def _run(config: Cifar10Config, parallel: Parallel) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except WorkerFailedError as error:
-        print(f"{error.__cause__ or ''}\n{_PROG}: {error}", file=sys.stderr)
+        first: Any = error.failures[0] if error.failures else None
+        if first is not None and first.kind in errors.__all__:
+            # Data or options that cannot be used: the text says all, and a traceback would only hide it.
+            print(f"{_PROG}: rank {first.rank}: {_last_line(first.message)}", file=sys.stderr)
+        else:
+            print(f"{error.__cause__ or ''}\n{_PROG}: {error}", file=sys.stderr)
         return 1
     except ShoalError as error:
-        print(f"{_PROG}: {error}", file=sys.stderr)
+        print(f"{_PROG}: {_last_line(str(error))}", file=sys.stderr)
         return 1
     outcome = outcomes[0] if isinstance(outcomes, list) else outcomes
     return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
+
+
+def _last_line(message: str) -> str:
+    """What an error says; of one from a data loading process, which carries a whole traceback as its text, the end."""
+    if "Original Traceback" not in message:
+        return message
+    *_, line = message.strip().splitlines()
+    return line.removeprefix("shoal.errors.")

@@ -256,6 +256,6 @@ def log_basic_info(logger: logging.Logger, config: Cifar10Config, images: ImageD
     logger.info("%s %s", "Going on in:" if run.is_resumed else "Output path:", run.folder)
     if run.steps_per_epoch < 10:
         logger.info(
-            "An epoch has only %d steps of --batch-size %d; so few images need smaller ones: try --batch-size 64 --learning-rate 0.05",
+            "An epoch has only %d steps of --batch-size %d; try smaller ones: --batch-size 64 --learning-rate 0.05",
             *(run.steps_per_epoch, config.batch_size),
         )
