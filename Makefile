@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test check bench clean
 
 demo: $(STAMP)
-	$(BIN)/shoal train cifar10 --data digits --backend gloo --nproc-per-node 2 --output-path output-demo
+	$(BIN)/shoal train cifar10 --data digits --backend gloo --nproc-per-node 2 --batch-size 64 --learning-rate 0.05 \
+	  --num-epochs 6 --validate-every 1 --log-every-iters 2 --num-workers 0 --output-path output-demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

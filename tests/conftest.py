@@ -10,7 +10,7 @@ import torch.distributed as dist
 # Started once and kept on purpose: the server that workers are forked from, and what Python starts along with it.
 _KEPT = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
-_SET_BY_OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+_SET_BY_OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
 def _children() -> set[tuple[int, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from collections.abc import Sequence
 from multiprocessing import forkserver
 
 __all__ = ["start"]
@@ -19,16 +20,17 @@ _LAST = "shoal.launch.server"  # ends the server at once when its time has come
 _IF_IN_USE = ["torchvision", "shoal.engine", "shoal.handlers", "shoal.metrics"]
 
 
-def start(*, for_training: bool = False) -> None:
+def start(*, for_training: bool = False, also: Sequence[str] = ()) -> None:
     """Start the server, if none runs, without waiting for its imports.
 
     Args:
         for_training: whether the workers will hardly do without an optimizer. A command that runs any script leaves
             it off: a script that creates none shall not wait for what one imports.
+        also: modules that the workers of this launch will import, too.
 
     It imports what every worker needs and, of a few modules that are slow to import, those that this process uses. A
     server that runs already (of an earlier launch, or of the program's own) stays as it is.
     """
     in_use = [name for name in _IF_IN_USE if name in sys.modules]
-    multiprocessing.set_forkserver_preload([*_ALWAYS, *in_use, *(_FOR_TRAINING if for_training else []), _LAST])
+    multiprocessing.set_forkserver_preload([*_ALWAYS, *in_use, *(_FOR_TRAINING if for_training else []), *also, _LAST])
     forkserver.ensure_running()

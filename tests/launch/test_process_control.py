@@ -196,6 +196,34 @@ def test_a_signal_reaches_every_worker_once_and_leaves_them_time_to_end(script, 
     _until(lambda: not any(map(_is_alive, pids)), "all workers and their children have ended")
 
 
+def test_a_second_ctrl_c_ends_the_workers_grace(script, tmp_path):
+    path = script(
+        """
+        import pathlib, signal, sys, time
+        import shoal.distributed as idist
+        def training(local_rank):
+            signal.signal(signal.SIGINT, lambda *_: (pathlib.Path(sys.argv[1]) / f"heard-{local_rank}").touch())
+            (pathlib.Path(sys.argv[1]) / f"ready-{local_rank}").touch()
+            while True:
+                time.sleep(0.05)
+        with idist.Parallel(backend="gloo", nproc_per_node=2, grace_s=300) as parallel:
+            parallel.run(training)
+        """
+    )
+    job = subprocess.Popen(
+        [sys.executable, str(path), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for name in ("ready", "heard"):
+        _until(
+            lambda name=name: all((tmp_path / f"{name}-{rank}").exists() for rank in range(2)), f"workers are {name}"
+        )
+        job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=_DEADLINE_S)
+    assert job.returncode in (-signal.SIGINT, 130), err
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert "Interrupted(" not in err
+
+
 def test_no_worker_outlives_a_launcher_that_is_killed(script, tmp_path):
     job, pids = _start_waiting(script(_WAITS), tmp_path)
     job.kill()

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -65,10 +65,13 @@ class Agent(LocalElasticAgent):
             for local_rank, process in enumerate(self._children())
         }
 
-    def end_workers(self, number: int, grace_s: float) -> None:
+    def end_workers(self, number: int, grace_s: float, is_urgent: Callable[[], bool] = lambda: False) -> None:
         """Send a signal to every worker, wait for them, then kill their process groups.
 
-        A worker that has left its result counts as done.
+        Args:
+            number: the signal.
+            grace_s: how long to wait at the most. A worker that has left its result counts as done.
+            is_urgent: asked again and again while waiting; ends it.
         """
         children = self._children()
         for process in children:
@@ -76,14 +79,14 @@ class Agent(LocalElasticAgent):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
         end = time.monotonic() + grace_s
-        while time.monotonic() < end and any(
+        while (time.monotonic() < end and not is_urgent()) and any(
             process.is_alive() and not result_path(self._folder, self._rank(local_rank)).exists()
             for local_rank, process in enumerate(children)
         ):
             time.sleep(_POLL_S)
         # One with a result may still be writing at its exit; it is in nobody's way.
         end = min(end, time.monotonic() + _EXIT_GRACE_S)
-        while time.monotonic() < end and any(process.is_alive() for process in children):
+        while time.monotonic() < end and not is_urgent() and any(process.is_alive() for process in children):
             time.sleep(_POLL_S)
         self.kill_groups()
 

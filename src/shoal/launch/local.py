@@ -58,25 +58,32 @@ def launch(
         folder = Path(name)
         call = Call(function, args, kwargs or {}, dict(os.environ), spec.num_threads)
         dump_call(call, folder / "call.pickle")
-        with _elastic_logs_quiet(), _signals_raised() as received:
-            agent = Agent(_worker_spec(spec, folder), folder)
-            try:
-                result = agent.run()
-            except Interrupted as interruption:
-                agent.mark_interrupted()
-                agent.end_workers(interruption.number, spec.grace_s)
-            except BaseException:
-                agent.end_workers(signal.SIGTERM, spec.grace_s)
-                raise
-            finally:
-                agent.close()
-        if received:
-            _deliver_again(received[0])
-        ranks = [worker.global_rank for worker in agent.get_worker_group().workers]
-        if result.is_failed():
+        with _elastic_logs_quiet(), _signals_taken() as signals:
+            agent, failed = _run(spec, folder, signals)
+        if signals.received:
+            _deliver_again(signals.received[0])
+        if failed:
             failures = collect(folder, agent.processes(), agent.ended_by_us)
             raise error_for(failures, spec.nproc_per_node * spec.nnodes)
+        ranks = [worker.global_rank for worker in agent.get_worker_group().workers]
         return [load_result(result_path(folder, rank)) for rank in ranks]
+
+
+def _run(spec: LaunchSpec, folder: Path, signals: _Signals) -> tuple[Agent, bool]:
+    """The workers' whole life; whether one of them failed."""
+    agent = Agent(_worker_spec(spec, folder), folder)
+    try:
+        with signals.raising():
+            return agent, agent.run().is_failed()
+    except Interrupted as interruption:
+        agent.mark_interrupted()
+        agent.end_workers(interruption.number, spec.grace_s, is_urgent=lambda: len(signals.received) > 1)
+        return agent, False
+    except BaseException:
+        agent.end_workers(signal.SIGTERM, spec.grace_s)
+        raise
+    finally:
+        agent.close()
 
 
 def _worker_spec(spec: LaunchSpec, folder: Path) -> WorkerSpec:
@@ -95,29 +102,47 @@ def _worker_spec(spec: LaunchSpec, folder: Path) -> WorkerSpec:
     )
 
 
+class _Signals:
+    """The signals that were received. The first one ends the run; a second one, the workers' grace."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._raises = False
+
+    def take(self, number: int, _frame: FrameType | None) -> None:
+        """The handler of all of them."""
+        self.received.append(number)
+        if self._raises:
+            self._raises = False
+            raise Interrupted(number)
+
+    @contextlib.contextmanager
+    def raising(self) -> Iterator[None]:
+        """While the workers run: the first signal raises ``Interrupted``, also one that came a moment before."""
+        self._raises = True
+        try:
+            if self.received:
+                raise Interrupted(self.received[0])
+            yield
+        finally:
+            self._raises = False
+
+
 @contextlib.contextmanager
-def _signals_raised() -> Iterator[list[int]]:
-    """Turn the first signal into ``Interrupted``; a second one ends the grace of the workers.
-
-    Yields the signals received. Off the main thread, where Python delivers no signals, nothing changes.
-    """
-    received: list[int] = []
+def _signals_taken() -> Iterator[_Signals]:
+    """Take the signals that are passed on. Off the main thread, where Python delivers none, nothing changes."""
+    signals = _Signals()
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield signals
         return
-
-    def handler(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        raise Interrupted(number)
-
     saved = {number: signal.getsignal(number) for number in _PASSED_ON}
-    # The agent sets handlers of its own while it starts the workers, for the signals that this variable names.
+    # torch's agent sets handlers of its own while it starts the workers, for the signals that this variable names.
     saved_names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE")
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""
     for number in _PASSED_ON:
-        signal.signal(number, handler)
+        signal.signal(number, signals.take)
     try:
-        yield received
+        yield signals
     finally:
         for number, previous in saved.items():
             signal.signal(number, previous)
