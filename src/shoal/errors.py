@@ -59,7 +59,8 @@ class CollectiveError(ShoalError, RuntimeError):
 class WorkerFailedError(ShoalError, RuntimeError):
     """At least one worker process ended with an error.
 
-    The text is the whole report: the first cause with its rank and traceback, then what died of it.
+    The text names the first rank that failed and why; the error's cause carries the whole report, with that rank's own
+    traceback and what died of it, and Python shows it first.
 
     Attributes:
         failures: one record a failed rank, the first cause first (see ``shoal.launch.report.RankFailure``).

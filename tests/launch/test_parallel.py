@@ -57,7 +57,7 @@ def test_workers_see_the_environment_and_the_folder_of_now_not_of_the_first_laun
 
 
 def test_output_of_workers_goes_where_the_launchers_goes(capfd):
-    _on_two(lambda rank: print(f"printed by {rank}"))
+    _on_two(lambda rank: os.write(1, f"printed by {rank}\n".encode()))
     assert sorted(capfd.readouterr().out.split("\n")) == ["", "printed by 0", "printed by 1"]
 
 
@@ -162,7 +162,11 @@ def test_a_port_that_is_free_is_used():
         ({"nproc_per_node": 1.5}, "nproc_per_node=1.5"),
         ({"nproc_per_node": True}, "nproc_per_node=True"),
         ({"backend": "glo", "nproc_per_node": 2}, "did you mean 'gloo'"),
-        ({"nproc_per_node": 2, "nnodes": 2}, "without master_addr and master_port"),
+        ({"nproc_per_node": 2, "nnodes": 2}, "without node_rank"),
+        ({"nproc_per_node": 2, "nnodes": 2, "node_rank": 0}, "without master_addr and master_port"),
+        ({"nproc_per_node": 2, "master_addr": "no.such.host.invalid"}, "finds no address"),
+        ({"nproc_per_node": 2, "timeout": float("nan")}, "timeout=nan"),
+        ({"nproc_per_node": 2, "grace_s": "x"}, "grace_s='x'"),
         ({"nproc_per_node": 2, "nnodes": 2, "node_rank": 2}, "node_rank=2 was given with nnodes=2"),
         ({"nproc_per_node": 2, "master_port": 70000}, "65535"),
         ({"nproc_per_node": 2, "timeout": -3}, "longer than zero"),
@@ -230,3 +234,65 @@ def test_objects_built_on_one_rank_alone_do_not_communicate():
         return runtime.all_reduce(1)
 
     assert run_workers(build, 2, timeout_s=60) == [2, 2]
+
+
+def test_classes_of_a_test_or_script_can_be_pickled_again_inside_a_worker():
+    class Cfg(dict):
+        pass
+
+    def send(rank):
+        import pickle
+
+        own = Cfg(rank=rank)
+        pickle.loads(pickle.dumps(own))
+        gathered = idist.all_gather(own)
+        return [type(other) is Cfg for other in gathered], [dict(other) for other in gathered]
+
+    assert _on_two(send) == [([True, True], [{"rank": 0}, {"rank": 1}])] * 2
+
+
+def test_an_exception_that_a_worker_handles_is_no_failure():
+    def handled(rank):
+        try:
+            with idist.Parallel(backend="gloo"):
+                raise ValueError("handled")
+        except ValueError:
+            return idist.all_reduce(1)
+
+    assert _on_two(handled) == [2, 2]
+
+
+def test_a_rank_that_ends_with_code_0_before_it_returned_is_a_failure():
+    def leave(rank):
+        if rank == 1:
+            os._exit(0)
+        idist.barrier()
+
+    with pytest.raises(WorkerFailedError, match="rank 1 of 2 failed first: the process ended with exit code 0 before"):
+        _on_two(leave)
+
+
+def test_an_exception_whose_text_cannot_be_made_keeps_its_rank_and_traceback():
+    class Bad(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    def fail(rank):
+        if rank == 1:
+            raise Bad
+        idist.barrier()
+
+    with pytest.raises(WorkerFailedError, match="rank 1 of 2 failed first: Bad") as caught:
+        _on_two(fail)
+    assert "in fail" in str(caught.value.__cause__)
+
+
+def test_running_outside_of_the_with_statement_is_refused():
+    with pytest.raises(UsageError, match="outside of a with statement"):
+        idist.Parallel().run(print)
+
+
+def test_options_without_effect_are_said(caplog):
+    with caplog.at_level("INFO"), idist.Parallel(backend="gloo", grace_s=5):
+        pass
+    assert "grace_s has no effect here" in caplog.text

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -143,6 +144,59 @@ def test_a_failing_script_shows_its_own_traceback_first_and_exits_with_1(script)
     assert shown[1] == "Traceback (most recent call last):"
     assert str(path) in shown[2]
     assert "ValueError: only rank 1" in done.stderr
+
+
+def test_a_script_ends_as_under_torchrun(script, tmp_path):
+    path = script(
+        """
+        import atexit, multiprocessing, os, sys
+        rank = os.environ["RANK"]
+        multiprocessing.set_start_method("spawn")
+        atexit.register(lambda: os.write(1, f"exit handler {rank}\\n".encode()))
+        kept = open(f"{sys.argv[1]}/file-{rank}", "w")
+        kept.write("written")
+        os.write(1, f"{os.path.isabs(__file__)}\\n".encode())
+        """
+    )
+    done = _shoal("launch", "--nproc", 2, path.name, tmp_path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")) == ["", "True", "True", "exit handler 0", "exit handler 1"]
+    assert [(tmp_path / f"file-{rank}").read_text() for rank in range(2)] == ["written"] * 2
+
+
+def test_a_batch_of_a_class_of_the_script_comes_from_a_loading_worker(script):
+    path = script(
+        """
+        import collections
+        import shoal.distributed as idist
+        from torch.utils.data import DataLoader
+        Batch = collections.namedtuple("Batch", "x y")
+        class Data:
+            def __len__(self): return 4
+            def __getitem__(self, i): return Batch(i, i * i)
+        def f(rank):
+            return [type(b).__name__ for b in DataLoader(Data(), batch_size=2, num_workers=1)]
+        with idist.Parallel("gloo", 2) as parallel:
+            print(parallel.run(f))
+        """
+    )
+    done = _python(path)
+    assert done.stdout == "[['Batch', 'Batch'], ['Batch', 'Batch']]\n", done.stderr
+
+
+def test_a_signal_that_is_ignored_stays_ignored_and_nothing_is_left_in_the_temporary_folder(script, tmp_path):
+    before = set(Path(tempfile.gettempdir()).glob("shoal-*"))
+    ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    path = script(_WAITS)
+    command = [sys.executable, "-m", "shoal.cli.main", "launch", "--nproc", "2", str(path), str(tmp_path), "SIGTERM"]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=ignore)
+    _until(lambda: all((tmp_path / f"pids-{rank}").exists() for rank in range(2)), "both workers run")
+    job.send_signal(signal.SIGHUP)
+    job.send_signal(signal.SIGTERM)
+    _, err = job.communicate(timeout=_DEADLINE_S)
+    assert [(tmp_path / f"heard-{rank}").read_text() for rank in range(2)] == ["1", "1"], err
+    assert "leaked" not in err
+    assert set(Path(tempfile.gettempdir()).glob("shoal-*")) <= before
 
 
 def test_two_jobs_start_at_the_same_moment(script):

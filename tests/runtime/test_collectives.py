@@ -101,6 +101,34 @@ def test_tensors_that_do_not_fit_are_refused_on_every_rank_with_both_shapes():
     assert "(2, 4) on rank 1" in second
 
 
+def test_numbers_are_reduced_exactly_and_must_be_of_one_kind():
+    def reduce():
+        rank = runtime.current().rank
+        big = runtime.all_reduce(2**70 + rank), runtime.all_reduce(rank + 2, op="PRODUCT")
+        with pytest.raises(CollectiveError, match="give the same kind of value"):
+            runtime.all_reduce(1 if rank == 0 else 0.5)
+        with pytest.raises(CollectiveError, match=r"shape \(2,\)"):
+            runtime.all_reduce(torch.zeros(1 + rank))
+        with pytest.raises(CollectiveError, match="float64"):
+            runtime.all_reduce(torch.zeros(1, dtype=[torch.float32, torch.float64][rank]))
+        return big
+
+    first, second = run_workers(reduce, 2)
+    assert first == second == (2 * 2**70 + 1, 6)
+
+
+def test_an_object_that_cannot_be_pickled_is_an_error_on_every_rank():
+    def send():
+        value = __import__("threading").Lock() if runtime.current().rank == 0 else 1
+        with pytest.raises(CollectiveError, match="a lock on rank 0 that cannot be pickled"):
+            runtime.all_gather(value)
+        with pytest.raises(CollectiveError, match="broadcast was given a lock on rank 0"):
+            runtime.broadcast(value)
+        return runtime.all_reduce(1)
+
+    assert run_workers(send, 2) == [2, 2]
+
+
 def test_states_of_any_shape_and_dtype_travel_bit_for_bit():
     def gather():
         rank = runtime.current().rank
@@ -185,6 +213,8 @@ def test_a_group_that_the_user_made_is_adopted_and_left_to_its_maker():
 def test_ranks_that_contradict_each_other_are_refused_with_both():
     with pytest.raises(EnvironmentConflictError, match="RANK=2 and WORLD_SIZE=2"):
         detect({"RANK": "2", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
+    with pytest.raises(EnvironmentConflictError, match="MASTER_ADDR is not set"):
+        detect({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
     with pytest.raises(EnvironmentConflictError, match="WORLD_SIZE is not set"):
         detect({"RANK": "0"})
     with pytest.raises(EnvironmentConflictError, match="RANK='one'"):

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 from shoal import _forkserver
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShoalError, UsageError, WorkerInterruptedError
 
 __all__ = ["main"]
 
 _DESCRIPTION = """\
 Run a script, or a module with -m, on several processes of this machine, or of several machines that run the same
 command. Workers get the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, ...), and start from
-one process that has imported torch already."""
+one process that has imported torch already. They have no standard input."""
 
 
 def main(argv: list[str]) -> int:
@@ -36,8 +36,9 @@ def main(argv: list[str]) -> int:
         print(f"shoal launch: {error}", file=sys.stderr)
         return 2
     # All workers have ended and nothing is left to clean up; taking torch down would cost another half second.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     os._exit(code)
 
 
@@ -61,6 +62,8 @@ def _launch(options: argparse.Namespace) -> int:
         launch(_Program(target, options.module, options.arguments, options.backend), spec=spec)
     except KeyboardInterrupt:
         return 130
+    except WorkerInterruptedError as error:
+        return 128 + error.signal_number
     except ShoalError as error:
         report = error.__cause__ if isinstance(error.__cause__, RankTraceback) else error
         print(report, file=sys.stderr)
@@ -82,11 +85,11 @@ class _Program:
             os.environ["SHOAL_BACKEND"] = self.backend
         sys.argv = [self.target, *self.arguments]
         if self.is_module:
-            sys.path.insert(0, str(Path.cwd()))
+            sys.path[0] = str(Path.cwd())
             runpy.run_module(self.target, run_name="__main__", alter_sys=True)
         else:
-            sys.path.insert(0, str(Path(self.target).resolve().parent))
-            runpy.run_path(self.target, run_name="__main__")
+            sys.path[0] = str(Path(self.target).resolve().parent)  # in place of the launcher's own folder
+            runpy.run_path(str(Path(self.target).resolve()), run_name="__main__")
 
 
 def _check_target(target: str, *, is_module: bool) -> str:
@@ -94,7 +97,7 @@ def _check_target(target: str, *, is_module: bool) -> str:
         sys.path.insert(0, str(Path.cwd()))
         try:
             found = importlib.util.find_spec(target)
-        except ModuleNotFoundError:
+        except (ImportError, ValueError):
             found = None
         finally:
             sys.path.pop(0)
@@ -103,13 +106,14 @@ def _check_target(target: str, *, is_module: bool) -> str:
         return target
     path = Path(target)
     if not path.is_file():
-        hint = "; a module is run with -m" if importlib.util.find_spec(target.split(".", maxsplit=1)[0] or " ") else ""
-        raise UsageError(f"there is no script {target!r} in {Path.cwd()}{hint}")
+        raise UsageError(f"there is no script {target!r} in {Path.cwd()}; a module is run with -m")
     return str(path)
 
 
 def _per_node(options: argparse.Namespace) -> int | str | None:
     total = options.num_processes
+    if options.nnodes < 1:
+        raise UsageError(f"--nnodes {options.nnodes} was given; give a whole number from 1")
     if total is None:
         return options.nproc_per_node  # type: ignore[no-any-return]
     if options.nproc_per_node is not None:
@@ -143,7 +147,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--num-processes", "--num_processes", type=int, metavar="N", help="processes of all nodes together")
     add("--nnodes", type=int, default=1, metavar="N", help="nodes; default 1")
-    add("--node-rank", "--node_rank", type=int, default=0, metavar="N", help="number of this node, from 0; default 0")
+    add(
+        "--node-rank",
+        "--node_rank",
+        type=int,
+        metavar="N",
+        help="number of this node, from 0; needed with several nodes",
+    )
     add("--master-addr", "--master_addr", metavar="HOST", help="address of node 0; needed with several nodes")
     add("--master-port", "--master_port", metavar="PORT", help="port on node 0; default: a free one, on one node")
     add("--backend", metavar="NAME", help="gloo, nccl, mpi; default: nccl where each process gets a GPU, else gloo")

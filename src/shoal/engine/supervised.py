@@ -22,6 +22,7 @@ from shoal.training import (
     evaluate_batch,
     prepare_batch,
 )
+from shoal.training.step import call_model, identity
 
 __all__ = ["create_supervised_evaluator", "create_supervised_trainer"]
 
@@ -34,12 +35,9 @@ def _predictions_of(_x: Any, y: Any, y_pred: Any) -> Any:
     return y_pred, y
 
 
-def _identity(output: Any) -> Any:
-    return output
-
-
-def _call(model: nn.Module, x: Any) -> Any:
-    return model(x)
+def _device_of(model: nn.Module) -> torch.device | None:
+    """Where the model's parameters lie: what mixed precision means depends on it."""
+    return next((parameter.device for parameter in model.parameters()), None)
 
 
 def create_supervised_trainer(
@@ -53,8 +51,8 @@ def create_supervised_trainer(
     amp_mode: str | None = None,
     scaler: bool | torch.amp.GradScaler = False,
     gradient_accumulation_steps: int = 1,
-    model_transform: Callable[[Any], Any] = _identity,
-    model_fn: Callable[[nn.Module, Any], Any] = _call,
+    model_transform: Callable[[Any], Any] = identity,
+    model_fn: Callable[[nn.Module, Any], Any] = call_model,
 ) -> Engine:
     """An engine that trains ``model`` by one batch an iteration.
 
@@ -93,7 +91,7 @@ def create_supervised_trainer(
         prepare_batch=prepare_batch,
         model_fn=model_fn,
         model_transform=model_transform,
-        precision=Precision.resolve(amp_mode, device, scaler),
+        precision=Precision.resolve(amp_mode, device if device is not None else _device_of(model), scaler),
         accumulation=gradient_accumulation_steps,
     )
     step = SupervisedStep(model, optimizer, loss_fn, options)
@@ -124,8 +122,8 @@ def create_supervised_evaluator(
     prepare_batch: Callable[..., tuple[Any, Any]] = prepare_batch,
     output_transform: Callable[[Any, Any, Any], Any] = _predictions_of,
     amp_mode: str | None = None,
-    model_transform: Callable[[Any], Any] = _identity,
-    model_fn: Callable[[nn.Module, Any], Any] = _call,
+    model_transform: Callable[[Any], Any] = identity,
+    model_fn: Callable[[nn.Module, Any], Any] = call_model,
 ) -> Engine:
     """An engine that runs ``model`` in evaluation mode, without gradients, and computes ``metrics``.
 
@@ -147,7 +145,7 @@ def create_supervised_evaluator(
         prepare_batch=prepare_batch,
         model_fn=model_fn,
         model_transform=model_transform,
-        precision=Precision.resolve(amp_mode, device),
+        precision=Precision.resolve(amp_mode, device if device is not None else _device_of(model)),
     )
     own_share = _OwnShare()
 

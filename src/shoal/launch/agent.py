@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = ["Agent", "Interrupted"]
 _POLL_S = 0.02
 _FAILURE_GRACE_S = 3.0
 _EXIT_GRACE_S = 2.0
+_hiding = threading.Lock()  # launches of several threads
 
 
 class Interrupted(BaseException):
@@ -132,7 +134,12 @@ class Agent(LocalElasticAgent):
             time.sleep(_POLL_S)
 
     def _ended_badly(self) -> bool:
-        return any(process.exitcode not in (None, 0) for process in self._children())
+        """Whether a worker has ended without leaving its result, whatever its exit code."""
+        return any(
+            process.exitcode is not None
+            and (process.exitcode != 0 or not result_path(self._folder, self._rank(local_rank)).exists())
+            for local_rank, process in enumerate(self._children())
+        )
 
     def _look(self) -> None:
         for local_rank, process in enumerate(self._children()):
@@ -142,6 +149,11 @@ class Agent(LocalElasticAgent):
     def _children(self) -> list[torch.multiprocessing.Process]:
         context = getattr(self._pcontext, "_pc", None)
         return [] if context is None else list(context.processes)
+
+    @property
+    def world_size(self) -> int:
+        """Workers of the job, on all nodes."""
+        return int(self._worker_group.workers[0].world_size)
 
     def _rank(self, local_rank: int) -> int:
         return int(self._worker_group.workers[local_rank].global_rank)
@@ -158,13 +170,12 @@ def _main_script_hidden() -> Iterator[None]:
     The function arrives as bytes, with what it needs of the script; running the script once more would only repeat
     its side effects, or start workers without end where it has no ``if __name__ == "__main__":``.
     """
-    main = sys.modules["__main__"]
-    saved = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
-    main.__spec__ = None
-    if "__file__" in saved:
-        del main.__file__
-    try:
-        yield
-    finally:
-        for name, value in saved.items():
-            setattr(main, name, value)
+    main = vars(sys.modules["__main__"])
+    with _hiding:
+        saved: dict[str, Any] = {name: main.pop(name) for name in ("__spec__", "__file__") if name in main}
+        main["__spec__"] = None
+        try:
+            yield
+        finally:
+            del main["__spec__"]
+            main.update(saved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -56,17 +57,18 @@ def launch(
     _forkserver.start(for_training=True)
     with tempfile.TemporaryDirectory(prefix="shoal-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        call = Call(function, args, kwargs or {}, dict(os.environ), spec.num_threads)
-        dump_call(call, folder / "call.pickle")
+        dump_call(Call(function, args, kwargs or {}, dict(os.environ), spec.num_threads), folder / "call.pickle")
         with _elastic_logs_quiet(), _signals_taken() as signals:
             agent, failed = _run(spec, folder, signals)
-        if signals.received:
-            _deliver_again(signals.received[0])
-        if failed:
-            failures = collect(folder, agent.processes(), agent.ended_by_us)
-            raise error_for(failures, spec.nproc_per_node * spec.nnodes)
+        if failed and not signals.received:
+            raise error_for(collect(folder, agent.processes(), agent.ended_by_us), agent.world_size)
         ranks = [worker.global_rank for worker in agent.get_worker_group().workers]
-        return [load_result(result_path(folder, rank)) for rank in ranks]
+        values = [] if signals.received else [load_result(result_path(folder, rank), rank) for rank in ranks]
+    del agent
+    if signals.received:
+        gc.collect()  # the agent's semaphores go now: the signal may end this process on the spot
+        _deliver_again(signals.received[0])
+    return values
 
 
 def _run(spec: LaunchSpec, folder: Path, signals: _Signals) -> tuple[Agent, bool]:
@@ -135,11 +137,13 @@ def _signals_taken() -> Iterator[_Signals]:
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    saved = {number: signal.getsignal(number) for number in _PASSED_ON}
+    # A signal that is ignored stays so (a job under nohup outlives its terminal), as does one that C code handles.
+    handlers = {number: signal.getsignal(number) for number in _PASSED_ON}
+    saved = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     # torch's agent sets handlers of its own while it starts the workers, for the signals that this variable names.
     saved_names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE")
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""
-    for number in _PASSED_ON:
+    for number in saved:
         signal.signal(number, signals.take)
     try:
         yield signals
@@ -162,19 +166,27 @@ def _deliver_again(number: int) -> None:
     )
 
 
+_quiet = threading.Lock()
+_num_quiet = 0
+
+
 @contextlib.contextmanager
 def _elastic_logs_quiet() -> Iterator[None]:
     """The report says what the agent's own log lines would say, in order and with the traceback."""
+    global _num_quiet  # noqa: PLW0603 - launches of several threads share torch's loggers
     loggers = [
         logging.getLogger(name)
         for name in list(logging.root.manager.loggerDict)
         if name.startswith(("torch.distributed.elastic", "torchelastic"))
     ]
-    before = [(each, each.disabled) for each in loggers]
-    for each in loggers:
-        each.disabled = True
+    with _quiet:
+        _num_quiet += 1
+        for each in loggers:
+            each.disabled = True
     try:
         yield
     finally:
-        for each, disabled in before:
-            each.disabled = disabled
+        with _quiet:
+            _num_quiet -= 1
+            for each in loggers if _num_quiet == 0 else ():
+                each.disabled = False

@@ -11,12 +11,12 @@ from typing import Any, Self
 from shoal import runtime
 from shoal.errors import EnvironmentConflictError, UsageError
 from shoal.launch.local import launch
-from shoal.launch.report import record_failure
 from shoal.launch.spec import LaunchSpec, resolve
 
 __all__ = ["Parallel", "spawn"]
 
 _LOGGER = "shoal.distributed.launcher.Parallel"
+_GRACE_S = 30.0
 _START_METHODS = ("forkserver", "spawn", "fork")
 
 
@@ -63,7 +63,7 @@ class Parallel:
         master_port: int | str | None = None,
         *,
         timeout: timedelta | float | None = None,
-        grace_s: float = 30.0,
+        grace_s: float = _GRACE_S,
         start_method: str = "forkserver",
     ) -> None:
         if start_method not in _START_METHODS:
@@ -91,8 +91,19 @@ class Parallel:
             runtime.backend_for(backend)
         self.backend = self._spec.backend if self._spec else backend
         self._joined = False
+        self._is_entered = False
+        self._without_effect = [
+            name
+            for name, is_given in (
+                ("master_addr", master_addr is not None),
+                ("master_port", master_port is not None),
+                ("grace_s", grace_s != _GRACE_S),
+            )
+            if is_given and self._spec is None
+        ]
 
     def __enter__(self) -> Self:
+        self._is_entered = True
         if self._spec is not None:
             logger = runtime.get_logger(_LOGGER)
             logger.info("Initialized distributed launcher with backend: '%s'", self.backend)
@@ -107,7 +118,14 @@ class Parallel:
             world = runtime.initialize(self.backend, timeout=self._timeout)
             self._joined = True
             self.backend = world.backend
+        elif self.backend not in (None, runtime.current().backend):
+            raise UsageError(
+                f"backend={self.backend!r} was asked for, but this process is in a group with backend "
+                f"{runtime.current().backend!r} already; leave it by finalize(), or ask for the same one"
+            )
         logger = runtime.get_logger(_LOGGER)
+        for name in self._without_effect:
+            logger.info("%s has no effect here: a launcher started the processes, or there is only this one", name)
         if self.backend is None:
             logger.info("Run in this process alone, without a backend, on device '%s'", runtime.current().device)
         else:
@@ -117,12 +135,11 @@ class Parallel:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            record_failure(error)  # before the group goes, which other ranks notice
+        self._is_entered = False
         logger = runtime.get_logger(_LOGGER)
         if error is None:
             logger.info("End of run")
-        if self._joined and error is None:
+        if self._joined and error is None:  # else the group stays until this process ends: others may be in it
             runtime.finalize()
             self._joined = False
 
@@ -135,7 +152,12 @@ class Parallel:
 
         Raises:
             WorkerFailedError: a worker failed; its cause shows the first failing rank's own traceback.
+            UsageError: called outside of the ``with`` statement.
         """
+        if not self._is_entered:
+            raise UsageError(
+                "Parallel.run() was called outside of a with statement; write: with Parallel(...) as p: p.run(f)"
+            )
         logger = runtime.get_logger(_LOGGER)
         if self._spec is None:
             return function(runtime.current().local_rank, *args, **kwargs)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CellType, CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -60,6 +60,7 @@ def dump_call(call: Call, path: Path) -> None:
 def load_call(path: Path) -> Call:
     """Read what ``dump_call`` wrote."""
     call: Call = cloudpickle.loads(path.read_bytes())
+    _publish(call)
     return call
 
 
@@ -81,9 +82,19 @@ def dump_result(value: Any, path: Path) -> None:
     partial.replace(path)
 
 
-def load_result(path: Path) -> Any:
-    """Read what ``dump_result`` wrote."""
-    return cloudpickle.loads(path.read_bytes())
+def load_result(path: Path, rank: int) -> Any:
+    """Read what ``dump_result`` wrote on that rank.
+
+    Raises:
+        UsageError: the value cannot be rebuilt in this process.
+    """
+    try:
+        return cloudpickle.loads(path.read_bytes())
+    except Exception as error:
+        raise UsageError(
+            f"rank {rank} returned a value that cannot be rebuilt in the launcher ({type(error).__name__}: {error}); "
+            "return numbers, tensors, or containers of them"
+        ) from error
 
 
 class _Pickler(cloudpickle.CloudPickler):
@@ -120,7 +131,7 @@ def _culprit(call: Call) -> str:
     function = getattr(call.function, "function", call.function)
     code = getattr(function, "__code__", None)
     closure = zip(getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or (), strict=False)
-    parts |= {f"the variable {name!r} that it uses": cell.cell_contents for name, cell in closure}
+    parts |= {f"the variable {name!r} that it uses": cell.cell_contents for name, cell in closure if cell != _EMPTY}
     space = getattr(function, "__globals__", {})
     parts |= {
         f"the global {name!r} that it uses": space[name] for name in getattr(code, "co_names", ()) if name in space
@@ -131,6 +142,31 @@ def _culprit(call: Call) -> str:
         except Exception:  # whatever keeps it from being pickled is what is looked for
             return f"{what} is a {type(value).__name__}"
     return "something that it uses is not picklable"
+
+
+_EMPTY = CellType()
+
+
+def _publish(call: Call) -> None:
+    """Put classes and functions that came by value where their names say they are, as in the process they came from.
+
+    Else nothing that holds one could be pickled again: sent to another rank, handed over by a loading worker, saved.
+    """
+    tracked = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
+    function = getattr(call.function, "function", call.function)
+    found: list[Any] = [*list(tracked.values()), function, *getattr(function, "__globals__", {}).values()]
+    stand_ins = {"__main__"}
+    for thing in found:
+        module_name, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+        if not isinstance(module_name, str) or not isinstance(name, str) or "." in name:
+            continue
+        module = sys.modules.get(module_name)
+        if module is None:  # one that no import would find here
+            module = sys.modules[module_name] = ModuleType(module_name)
+            cloudpickle.register_pickle_by_value(module)
+            stand_ins.add(module_name)
+        if module_name in stand_ins and not hasattr(module, name):
+            setattr(module, name, thing)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from shoal.launch.spec import LaunchSpec
 __all__ = ["rendezvous_for"]
 
 _TIMEOUT_S = 900
+_OWN_STORE_TIMEOUT_S = 60
 
 
 def rendezvous_for(spec: LaunchSpec, run_id: str) -> RendezvousHandler:
@@ -69,7 +70,7 @@ class _OneNode(RendezvousHandler):
                 self._port,
                 None,
                 True,
-                timedelta(seconds=_TIMEOUT_S),
+                timedelta(seconds=_OWN_STORE_TIMEOUT_S),
                 wait_for_workers=False,
                 multi_tenant=True,
             )

@@ -40,6 +40,11 @@ _CONSEQUENCES = (
 )
 
 
+# The exceptions that carry these texts; a BrokenPipeError of the user's own is no consequence.
+_CARRIERS = ("RuntimeError", "DistError", "DistNetworkError", "DistBackendError", "DistStoreError")
+_SERVER_GONE = 255
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
     """How one worker ended.
@@ -84,7 +89,7 @@ def record_failure(error: BaseException) -> None:
     target = Path(folder) / f"failure-{rank}.json"
     if target.exists():
         return
-    message = str(error)
+    message = _text_of(error)
     failure = RankFailure(
         rank=rank,
         local_rank=int(os.environ["LOCAL_RANK"]),
@@ -93,8 +98,8 @@ def record_failure(error: BaseException) -> None:
         time_s=time.time(),
         kind=type(error).__name__,
         message=message,
-        traceback="".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__))),
-        is_consequence=any(text in message.lower() for text in _CONSEQUENCES),
+        traceback=_traceback_of(error),
+        is_consequence=type(error).__name__ in _CARRIERS and any(text in message.lower() for text in _CONSEQUENCES),
     )
     partial = target.with_suffix(f".{os.getpid()}.tmp")
     try:
@@ -120,8 +125,7 @@ def collect(
         if record.exists():
             fields = json.loads(record.read_text(encoding="utf-8")) | {"exit_code": exit_code}
             failures.append(RankFailure(**fields))
-        elif exit_code not in (None, 0) and local_rank not in ended_by_us:
-            assert exit_code is not None
+        elif exit_code is not None and local_rank not in ended_by_us and not _has_result(folder, rank):
             failures.append(
                 RankFailure(
                     rank=rank,
@@ -157,7 +161,8 @@ def error_for(failures: tuple[RankFailure, ...], world_size: int) -> WorkerFaile
     """The error to raise in the launcher; its cause carries the whole report, which Python shows first."""
     if failures:
         first = failures[0]
-        summary = f"rank {first.rank} of {world_size} failed first: {_short(first)} (its own traceback stands above)"
+        where = " (its own traceback stands above)" if first.traceback else ""
+        summary = f"rank {first.rank} of {world_size} failed first: {_short(first)}{where}"
     else:
         summary = render(failures, world_size)
     error = WorkerFailedError(summary, failures)
@@ -177,8 +182,12 @@ def _short(failure: RankFailure) -> str:
 
 
 def _how_it_ended(exit_code: int) -> str:
+    if exit_code == _SERVER_GONE:
+        return (
+            "the process ended with exit code 255 (so it also looks when the server that workers start from is killed)"
+        )
     if exit_code >= 0:
-        return f"the process ended with exit code {exit_code} and no exception"
+        return f"the process ended with exit code {exit_code} before its function had returned"
     try:
         name = signal.Signals(-exit_code).name
     except ValueError:
@@ -190,6 +199,24 @@ def _how_it_ended(exit_code: int) -> str:
         "SIGBUS": "; often a full /dev/shm",
     }.get(name, "")
     return f"the process was killed by {name}{hint}"
+
+
+def _has_result(folder: Path, rank: int) -> bool:
+    return (folder / f"result-{rank}.pickle").exists()
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a text that cannot be made must not hide the failure
+        return "(the text of this exception cannot be made)"
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
+    except Exception:  # the same
+        return "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__name__}\n"
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:

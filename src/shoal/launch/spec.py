@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ def resolve(
         runtime.backend_for(backend)
     nproc = nproc_for(nproc_per_node, backend)
     num_nodes = _whole("nnodes", 1 if nnodes is None else nnodes, least=1)
+    if num_nodes > 1 and node_rank is None:
+        raise UsageError(f"nnodes={num_nodes} was given without node_rank; give every node its own number from 0")
     rank = _whole("node_rank", 0 if node_rank is None else node_rank, least=0)
     if rank >= num_nodes:
         raise UsageError(
@@ -81,8 +84,10 @@ def resolve(
         )
     if port is not None and rank == 0:
         _check_free(port)
-    if not grace_s > 0:
+    if isinstance(grace_s, bool) or not isinstance(grace_s, int | float) or not 0 < grace_s < math.inf:
         raise UsageError(f"grace_s={grace_s!r} was given; give a number of seconds greater than 0")
+    if master_addr is not None:
+        _check_resolves(master_addr)
     return LaunchSpec(
         nproc_per_node=nproc,
         nnodes=num_nodes,
@@ -138,6 +143,16 @@ def _whole(name: str, value: object, *, least: int) -> int:
     if number < least:
         raise UsageError(f"{name}={number} was given; give a whole number from {least}")
     return int(number)
+
+
+def _check_resolves(host: str) -> None:
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(
+            f"master_addr={host!r} was given, but this node finds no address for that name ({error}); give the name or "
+            "the address of node 0 as this node knows it"
+        ) from error
 
 
 def _check_free(port: int) -> None:

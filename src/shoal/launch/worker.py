@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import multiprocessing
 import os
 import signal
@@ -40,8 +42,9 @@ class Streams:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled while a worker is being started, this duplicates the two descriptors into it."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
         return _take_streams, (reduction.DupFd(1), reduction.DupFd(2))
 
 
@@ -65,7 +68,7 @@ def run(_streams: Streams, folder: str, launcher_pid: int) -> None:
         SystemExit: the call failed (its failure is then on record) or the launch was interrupted.
     """
     _lead_own_group()
-    die_with(launcher_pid)
+    die_with(launcher_pid, folder)
     home = Path(folder)
     own = {name: os.environ[name] for name in _SET_BY_AGENT if name in os.environ}
     rank = int(own["RANK"])
@@ -73,12 +76,16 @@ def run(_streams: Streams, folder: str, launcher_pid: int) -> None:
     try:
         call = load_call(home / "call.pickle")
         _settle(call, own, folder)
-        dump_result(call.function(*call.args, **call.kwargs), result_path(home, rank))
-    except KeyboardInterrupt:
+        value = call.function(*call.args, **call.kwargs)
         _leave_group()
+        dump_result(value, result_path(home, rank))
+    except KeyboardInterrupt as error:
+        if not (home / INTERRUPTED).exists():  # nobody pressed a key: the function raised it
+            record_failure(error)
         raise SystemExit(128 + signal.SIGINT) from None
     except SystemExit as error:
         if error.code in (None, 0):
+            _leave_group()
             dump_result(None, result_path(home, rank))
         else:
             record_failure(error)
@@ -86,7 +93,8 @@ def run(_streams: Streams, folder: str, launcher_pid: int) -> None:
     except BaseException as error:
         record_failure(error)
         raise SystemExit(1) from None
-    _leave_group()
+    finally:
+        _end_as_an_interpreter()
     if (home / INTERRUPTED).exists():
         raise SystemExit(128 + signal.SIGTERM)
 
@@ -111,8 +119,19 @@ def _settle(call: Call, own: dict[str, str], folder: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
-    # Loading workers started from here hold functions that came by value and cannot be imported: they must fork.
-    multiprocessing.set_start_method("fork", force=True)
+    # Loading workers started from here hold functions that came by value and cannot be imported: they must fork. Where
+    # that is Python's default, it is left to be the default, which a script may still change.
+    forks = multiprocessing.get_all_start_methods()[0] == "fork"
+    multiprocessing.set_start_method(None if forks else "fork", force=True)
+
+
+def _end_as_an_interpreter() -> None:
+    """Do what any other process does at its end: exit handlers run, forgotten files are written."""
+    atexit._run_exitfuncs()
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 def _leave_group() -> None:

@@ -6,6 +6,7 @@ slot needs a second one. So a metric's numbers, a string or a small object cost 
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ T = TypeVar("T")
 REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX")
 
 _SLOT_BYTES = 4096
+_NUMBER_SLOT_BYTES = 256
 _LENGTH_BYTES = 8
 
 
@@ -37,12 +39,26 @@ class _TensorHeader:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Unpicklable:
+    """Sent in place of an object that cannot be pickled, so that every rank raises and none waits."""
+
+    kind: str
+    reason: str
+
+    def error(self, what: str, rank: int) -> CollectiveError:
+        return CollectiveError(
+            f"{what} was given a {self.kind} on rank {rank} that cannot be pickled ({self.reason}); give tensors, "
+            "numbers, strings or objects that can"
+        )
+
+
 def all_reduce(value: T, op: str = "SUM", group: Group | Sequence[int] | None = None) -> T:
     """Combine a tensor or a number over ranks.
 
     Args:
         value: a tensor of the same shape and dtype on every rank, an int or a float. It is not changed.
-        op: ``"SUM"`` (default), ``"PRODUCT"``, ``"MIN"`` or ``"MAX"``.
+        op: ``"SUM"`` (default), ``"PRODUCT"``, ``"MIN"`` or ``"MAX"``. Ints are combined exactly, whatever their size.
         group: a group of ``new_group``, or a list of global ranks, for which every rank must make the call. None
             (default): all ranks. A rank outside the group gets its own value back.
 
@@ -51,6 +67,8 @@ def all_reduce(value: T, op: str = "SUM", group: Group | Sequence[int] | None = 
 
     Raises:
         UsageError: another type of value, or an unknown ``op``.
+        CollectiveError: the ranks gave different kinds of numbers, or, where they talk over CPUs, tensors of different
+            shape or dtype. (Over GPUs the check would wait for the device, and is left out.)
     """
     if op not in REDUCTIONS:
         raise UsageError(f"all_reduce was asked for op={op!r}; choose one of {', '.join(REDUCTIONS)}")
@@ -58,8 +76,7 @@ def all_reduce(value: T, op: str = "SUM", group: Group | Sequence[int] | None = 
         return cast("T", _reduce_tensor(value, op, group))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"all_reduce was given a {type(value).__name__}; it takes a tensor, an int or a float")
-    dtype = torch.int64 if isinstance(value, int) else torch.float64
-    return cast("T", _reduce_tensor(torch.tensor(value, dtype=dtype), op, group).item())
+    return cast("T", _reduce_number(value, op, group))
 
 
 def all_gather(value: Any, group: Group | Sequence[int] | None = None) -> Any:
@@ -75,11 +92,12 @@ def all_gather(value: Any, group: Group | Sequence[int] | None = None) -> Any:
         ``(world size,)``. For all else the list of values by rank.
 
     Raises:
-        CollectiveError: the ranks' tensors differ in dtype or in a dimension other than 0, or some rank gave no tensor.
+        CollectiveError: the ranks' tensors differ in dtype or in a dimension other than 0, some rank gave no tensor, or
+            an object that cannot be pickled. It is raised on every rank.
     """
     handle, member = _resolve(group)
     if not isinstance(value, torch.Tensor):
-        gathered = [pickle.loads(data) for data in _gather_bytes(pickle.dumps(value), handle)] if member else [value]
+        gathered = _gather_objects(value, handle, "all_gather") if member else [value]
         if any(isinstance(other, _TensorHeader) for other in gathered):
             raise CollectiveError(
                 f"all_gather was given a {type(value).__name__} on this rank and a tensor on another; "
@@ -107,6 +125,7 @@ def broadcast(value: Any = None, src: int = 0, group: Group | Sequence[int] | No
 
     Raises:
         UsageError: ``src`` is no rank of the group.
+        CollectiveError: the object cannot be pickled; raised on every rank.
     """
     handle, member = _resolve(group)
     here = active()
@@ -122,8 +141,11 @@ def broadcast(value: Any = None, src: int = 0, group: Group | Sequence[int] | No
     if is_src:
         header = _TensorHeader(tuple(value.shape), _name(value.dtype)) if isinstance(value, torch.Tensor) else None
         on_gpu = isinstance(value, torch.Tensor) and value.device.type != "cpu"
-        payload = pickle.dumps((header, on_gpu, None if header else value))
-    header, on_gpu, other = pickle.loads(_broadcast_bytes(payload, src, handle))
+        payload = _pickled((header, on_gpu, None if header else value), about=value)
+    received_object = pickle.loads(_broadcast_bytes(payload, src, handle))
+    if isinstance(received_object, _Unpicklable):
+        raise received_object.error("broadcast", src)
+    header, on_gpu, other = received_object
     if header is None:
         return value if is_src else other
     transport = here.backend.transport_device
@@ -170,10 +192,12 @@ def _resolve(group: Group | Sequence[int] | None) -> tuple[Group, bool]:
     if group is None:
         return None, True
     here = active()
-    if isinstance(group, Sequence):
+    if isinstance(group, list | tuple | range):
         return new_group(group), here.world.rank in group
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return None, False
+    if isinstance(group, str | bytes | int | float | set | frozenset | dict) or hasattr(group, "__array__"):
+        raise UsageError(f"group={group!r} was given; give a list of ranks, or what new_group returned")
     return group, here.world.rank in here.backend.group_ranks(group)
 
 
@@ -184,11 +208,60 @@ def _reduce_tensor(tensor: torch.Tensor, op: str, group: Group | Sequence[int] |
     if not member or here.world.world_size == 1:
         return result
     carrier = result.to(here.backend.transport_device)
+    if carrier.device.type == "cpu":
+        _check_same_kind(_TensorHeader(tuple(tensor.shape), _name(tensor.dtype)), handle)
     if carrier.dtype == torch.bool:
         carrier = carrier.to(torch.uint8)
         op = {"SUM": "MAX", "PRODUCT": "MIN"}.get(op, op)
     here.backend.all_reduce(carrier, op, handle)
     return carrier.to(device=tensor.device, dtype=tensor.dtype)
+
+
+def _reduce_number(value: float, op: str, group: Group | Sequence[int] | None) -> float:
+    handle, member = _resolve(group)
+    if not member or active().world.world_size == 1:
+        return value
+    numbers = [pickle.loads(data) for data in _gather_bytes(pickle.dumps(value), handle, _NUMBER_SLOT_BYTES)]
+    for rank, number in zip(active().backend.group_ranks(handle), numbers, strict=True):
+        if type(number) is not type(value):
+            raise CollectiveError(
+                f"all_reduce was given a {type(value).__name__} on rank {active().world.rank} and a "
+                f"{type(number).__name__} on rank {rank}; give the same kind of value on every rank"
+            )
+    combine = {"SUM": sum, "PRODUCT": math.prod, "MIN": min, "MAX": max}[op]
+    return cast("float", combine(numbers))  # type: ignore[operator]
+
+
+def _check_same_kind(own: _TensorHeader, handle: Group) -> None:
+    here = active()
+    headers = [pickle.loads(data) for data in _gather_bytes(pickle.dumps(own), handle, _NUMBER_SLOT_BYTES)]
+    for rank, header in zip(here.backend.group_ranks(handle), headers, strict=True):
+        if header != own:
+            found = (
+                f"a {header.dtype} tensor of shape {header.shape}"
+                if isinstance(header, _TensorHeader)
+                else f"a {type(header).__name__}"
+            )
+            raise CollectiveError(
+                f"all_reduce was given a {own.dtype} tensor of shape {own.shape} on rank {here.world.rank} and {found} "
+                f"on rank {rank}; give the same shape and dtype on every rank"
+            )
+
+
+def _gather_objects(value: Any, handle: Group, what: str) -> list[Any]:
+    gathered = [pickle.loads(data) for data in _gather_bytes(_pickled(value, about=value), handle)]
+    for rank, other in zip(active().backend.group_ranks(handle), gathered, strict=True):
+        if isinstance(other, _Unpicklable):
+            raise other.error(what, rank)
+    return gathered
+
+
+def _pickled(message: Any, about: Any) -> bytes:
+    """The bytes of ``message``, or of a note about its value that there are none: other ranks wait for either."""
+    try:
+        return pickle.dumps(message)
+    except Exception as error:
+        return pickle.dumps(_Unpicklable(type(about).__name__, f"{type(error).__name__}: {error}"))
 
 
 def _gather_tensor(tensor: torch.Tensor, handle: Group) -> torch.Tensor:
@@ -220,13 +293,13 @@ def _gather_tensor(tensor: torch.Tensor, handle: Group) -> torch.Tensor:
     return joined.to(device=tensor.device, dtype=tensor.dtype)
 
 
-def _gather_bytes(data: bytes, handle: Group) -> list[bytes]:
+def _gather_bytes(data: bytes, handle: Group, slot_bytes: int = _SLOT_BYTES) -> list[bytes]:
     """Every rank's bytes, in the order of ranks."""
     here = active()
     if here.world.world_size == 1:
         return [data]
-    room = _SLOT_BYTES - _LENGTH_BYTES
-    first = _exchange(len(data).to_bytes(_LENGTH_BYTES, "little") + data[:room], _SLOT_BYTES, handle)
+    room = slot_bytes - _LENGTH_BYTES
+    first = _exchange(len(data).to_bytes(_LENGTH_BYTES, "little") + data[:room], slot_bytes, handle)
     lengths = [int.from_bytes(part[:_LENGTH_BYTES], "little") for part in first]
     heads = [part[_LENGTH_BYTES:] for part in first]
     rest = max(lengths) - room

@@ -40,6 +40,7 @@ class _Active:
 
 
 _active: _Active | None = None
+_LONGEST_S = 31 * 24 * 3600.0
 
 
 def placement() -> Placement:
@@ -199,10 +200,12 @@ def as_timeout(timeout: timedelta | float | None) -> timedelta | None:
     """
     if timeout is None or isinstance(timeout, timedelta):
         limit = timeout
-    elif isinstance(timeout, int | float) and not isinstance(timeout, bool):
+    elif isinstance(timeout, int | float) and not isinstance(timeout, bool) and abs(timeout) < _LONGEST_S:
         limit = timedelta(seconds=timeout)
     else:
-        raise UsageError(f"timeout={timeout!r} was given; give a timedelta or a number of seconds")
+        raise UsageError(
+            f"timeout={timeout!r} was given; give a timedelta, or seconds up to {_LONGEST_S:.0f} (a month)"
+        )
     if limit is not None and limit <= timedelta(0):
         raise UsageError(f"timeout={timeout!r} was given; a timeout must be longer than zero")
     return limit

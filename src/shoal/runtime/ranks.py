@@ -22,20 +22,28 @@ def one_rank_only(rank: int = 0, with_barrier: bool = False) -> Callable[[Callab
 
     Args:
         rank: the rank that runs it; 0 by default.
-        with_barrier: whether the others wait until it has run; off by default. When the one rank raises, they are
-            not left waiting: its failure ends the job.
+        with_barrier: whether the others wait until it has run, or has raised; off by default.
 
     Returns:
         The decorator. The function's value is returned on that rank and None on the others.
+
+    Raises:
+        UsageError: in the call, there is no such rank.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
         @functools.wraps(function)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            result = function(*args, **kwargs) if current().rank == rank else None
-            if with_barrier:
-                barrier()
-            return result
+            if not 0 <= rank < current().world_size:
+                raise UsageError(
+                    f"one_rank_only was asked for rank {rank}, but ranks are 0 to {current().world_size - 1} here; "
+                    "choose one"
+                )
+            try:
+                return function(*args, **kwargs) if current().rank == rank else None
+            finally:
+                if with_barrier:
+                    barrier()
 
         return wrapped
 
@@ -60,6 +68,8 @@ def one_rank_first(rank: int = 0, local: bool = False) -> Iterator[None]:
     is_first = (world.local_rank if local else world.rank) == rank
     if not is_first:
         barrier()
-    yield
-    if is_first:
-        barrier()
+    try:
+        yield
+    finally:
+        if is_first:
+            barrier()

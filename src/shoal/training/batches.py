@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence
 from typing import Any, cast
 
 import torch
@@ -21,13 +22,22 @@ def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
         return function(value)
     if isinstance(value, str | bytes):
         return value
+    if isinstance(value, MutableMapping | MutableSequence):
+        return _copied(function, value)
     if isinstance(value, Mapping):
-        return type(value)({key: map_tensors(function, item) for key, item in value.items()})  # type: ignore[call-arg]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(function, item) for item in value))
-    if isinstance(value, Sequence):
-        return type(value)(map_tensors(function, item) for item in value)  # type: ignore[call-arg]
+        return {key: map_tensors(function, item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        items = [map_tensors(function, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return value
+
+
+def _copied(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """A copy of the container's own kind, whatever its constructor takes, with its items mapped."""
+    result = copy.copy(value)
+    for key in value if isinstance(value, MutableMapping) else range(len(value)):
+        result[key] = map_tensors(function, value[key])
+    return result
 
 
 def convert_tensor(value: Any, device: torch.device | str | None = None, non_blocking: bool = False) -> Any:
@@ -47,16 +57,15 @@ def prepare_batch(batch: Any, device: torch.device | str | None = None, non_bloc
     """Split a batch ``(x, y)`` and move both to ``device``.
 
     Raises:
-        UsageError: the batch is no pair.
+        UsageError: the batch is no tuple or list of two.
     """
-    try:
-        x, y = batch
-    except (TypeError, ValueError):
-        found = f"{len(batch)} items" if hasattr(batch, "__len__") else "no sequence"
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        found = f" of {len(batch)} items" if hasattr(batch, "__len__") else ""
         raise UsageError(
-            f"a batch of (x, y) was expected, but a {type(batch).__name__} of {found} came from the loader; "
+            f"a batch of (x, y) was expected, but a {type(batch).__name__}{found} came from the loader; "
             "pass prepare_batch=... that makes (x, y) of it"
-        ) from None
+        )
+    x, y = batch
     if device is None:
         return x, y
     return _moved(x, device, non_blocking), _moved(y, device, non_blocking)

@@ -48,7 +48,10 @@ class Precision:
         Raises:
             UsageError: an unknown mode, or a scaler without mixed precision.
         """
-        device_type = torch.device(device if device is not None else "cpu").type
+        try:
+            device_type = torch.device(device if device is not None else "cpu").type
+        except RuntimeError as error:
+            raise UsageError(f"device={device!r} was given, which is none ({error}); give 'cpu', 'cuda', …") from error
         if mode is None:
             if scaler is not False:
                 raise UsageError(

@@ -13,20 +13,30 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shoal import runtime
 from shoal.errors import UsageError
-from shoal.training.batches import prepare_batch
+from shoal.training.batches import map_tensors, prepare_batch
 from shoal.training.parallel import unwrap_model
 from shoal.training.precision import Precision
 from shoal.training.sync_batchnorm import GlobalBatchNorm
 from shoal.training.window import ALONE, MicroBatch
 
-__all__ = ["StepOptions", "StepResult", "SupervisedStep", "average_gradients", "evaluate_batch"]
+__all__ = [
+    "StepOptions",
+    "StepResult",
+    "SupervisedStep",
+    "average_gradients",
+    "call_model",
+    "evaluate_batch",
+    "identity",
+]
 
 
-def _identity(value: Any) -> Any:
+def identity(value: Any) -> Any:
+    """The value itself: the default transform."""
     return value
 
 
-def _call(model: nn.Module, x: Any) -> Any:
+def call_model(model: nn.Module, x: Any) -> Any:
+    """``model(x)``: the default way of calling a model."""
     return model(x)
 
 
@@ -63,8 +73,8 @@ class StepOptions:
     device: torch.device | str | None = None
     non_blocking: bool = False
     prepare_batch: Callable[..., tuple[Any, Any]] = prepare_batch
-    model_fn: Callable[[nn.Module, Any], Any] = _call
-    model_transform: Callable[[Any], Any] = _identity
+    model_fn: Callable[[nn.Module, Any], Any] = call_model
+    model_transform: Callable[[Any], Any] = identity
     precision: Precision = Precision("cpu")  # noqa: RUF009 - frozen
     accumulation: int = 1
 
@@ -104,6 +114,9 @@ class SupervisedStep:
         self._open: list[MicroBatch] = []
         self._is_wrapped = isinstance(model, DistributedDataParallel)
         self._is_plain = options.precision.dtype is None and options.precision.scaler is None
+        self._taken = _Counter()
+        if options.precision.scaler is not None:  # the only one that skips steps; the hook knows no step, so no cycle
+            optimizer.register_step_post_hook(self._taken)
         clears_as_torch = type(optimizer).zero_grad is torch.optim.Optimizer.zero_grad
         self._clears_directly = clears_as_torch and "zero_grad" not in vars(optimizer)
         self._syncs_statistics = any(
@@ -183,7 +196,7 @@ class SupervisedStep:
             self._backward(loss * micro.weight)
         elif self._syncs_statistics:  # the other ranks' layers wait for this one's (empty) part
             with self._options.precision.autocast():
-                self._backward(self._options.model_fn(self._module, x).sum() * 0.0)
+                self._backward(_sum_of(self._options.model_fn(self._module, x)) * 0.0)
         total = runtime.all_reduce(loss.detach().double() * micro.share.local) / max(1, micro.share.total)
         return y_pred, loss.detach() if micro.share.local else total.float()
 
@@ -208,15 +221,32 @@ class SupervisedStep:
             self._optimizer.step()
             self.num_steps_taken += 1
             return
-        before = scaler.get_scale()
+        before = self._taken.count
         scaler.step(self._optimizer)
         scaler.update()
-        self.num_steps_taken += scaler.get_scale() >= before
+        self.num_steps_taken += self._taken.count - before
 
     def _grow_gradients(self, factor: float) -> None:
         for parameter in self._module.parameters():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
+
+
+class _Counter:
+    """Counts the calls of an optimizer's ``step`` without asking the device for anything."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, *_: Any) -> None:
+        self.count += 1
+
+
+def _sum_of(output: Any) -> torch.Tensor:
+    """One number that depends on every tensor in a model's output."""
+    parts: list[torch.Tensor] = []
+    map_tensors(lambda tensor: parts.append(tensor.sum()) if tensor.requires_grad else None, output)
+    return torch.stack([part.float() for part in parts]).sum()
 
 
 @torch.no_grad()

@@ -11,11 +11,16 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from shoal import runtime
 
 __all__ = ["GlobalBatchNorm", "has_batch_norm", "synchronise"]
+
+
+_LOGGER = "shoal.distributed.auto.auto_model"
+_STANDARD = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class GlobalBatchNorm(_BatchNorm):
@@ -31,8 +36,7 @@ class GlobalBatchNorm(_BatchNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         """Normalise; every rank must call it in training, also one whose batch is empty."""
         self._check_input_dim(input)
-        use_batch = self.training or self.running_mean is None
-        if not use_batch or not self.training or runtime.current().world_size == 1:
+        if not self.training or runtime.current().world_size == 1:
             return super().forward(input)
         mean, var, count = _global_moments(input)
         self._update_running(mean, var, count)
@@ -61,30 +65,22 @@ def has_batch_norm(model: nn.Module) -> bool:
 
 
 def synchronise(model: nn.Module) -> nn.Module:
-    """Replace every batch normalisation layer by one over the global batch; parameters and buffers are kept.
+    """Make torch's batch normalisation layers cover the global batch.
 
-    On a GPU that is ``torch.nn.SyncBatchNorm``, whose kernels are fused.
+    On a GPU they are replaced by ``torch.nn.SyncBatchNorm``, whose kernels are fused.
     """
     if runtime.current().device.type != "cpu":
         return cast("nn.Module", nn.SyncBatchNorm.convert_sync_batchnorm(model))
-    return _replaced(model)
-
-
-def _replaced(module: nn.Module) -> nn.Module:
-    if isinstance(module, _BatchNorm) and not isinstance(module, GlobalBatchNorm):
-        layer = GlobalBatchNorm(
-            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
-        )
-        layer.weight, layer.bias = module.weight, module.bias
-        layer.running_mean, layer.running_var = module.running_mean, module.running_var
-        layer.num_batches_tracked = module.num_batches_tracked
-        layer.training = module.training
-        return layer
-    for name, child in module.named_children():
-        replacement = _replaced(child)
-        if replacement is not child:
-            setattr(module, name, replacement)
-    return module
+    for name, module in model.named_modules():
+        if type(module) in _STANDARD:
+            # The same attributes and another forward: parameters, hooks and second references stay.
+            module.__class__ = GlobalBatchNorm
+        elif isinstance(module, _BatchNorm) and not isinstance(module, GlobalBatchNorm):
+            runtime.get_logger(_LOGGER).warning(
+                "sync_bn=True leaves the layer '%s' alone: a %s may normalise in a way of its own",
+                *(name, type(module).__name__),
+            )
+    return model
 
 
 @torch.no_grad()
@@ -130,6 +126,7 @@ class _Normalise(torch.autograd.Function):
         return torch.nn.functional.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The native backward with fixed moments, plus what flows through them."""
         x, weight, mean, var = ctx.saved_tensors
@@ -146,5 +143,8 @@ class _Normalise(torch.autograd.Function):
         slope = -(weight * inverse * inverse) * (sum_dy_xhat / ctx.count)
         offset = -(weight * inverse) * (sum_dy / ctx.count) - slope * mean
         shape = [1, -1] + [1] * (x.dim() - 2)
-        through = torch.addcmul(fixed, x, slope.to(x.dtype).view(shape)).add_(offset.to(x.dtype).view(shape))
-        return through, grad_weight, grad_bias, None, None, None, None
+        wide = mean.dtype  # 16 bits are too few for the difference of nearly equal numbers
+        through = torch.addcmul(fixed.to(wide), x.to(wide), slope.to(wide).view(shape)).add_(
+            offset.to(wide).view(shape)
+        )
+        return through.to(x.dtype), grad_weight, grad_bias, None, None, None, None

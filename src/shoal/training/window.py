@@ -53,6 +53,7 @@ class Window:
         self._epoch_length = epoch_length
         self._loader = loader
         self._world_size = world_size
+        self._shares: tuple[int, list[Share]] = (-1, [])  # of the window that begins at a step
 
     def at(self, index: int, step: int | None = None) -> MicroBatch:
         """The micro-batch at ``index`` of its epoch, counted from 0.
@@ -70,12 +71,23 @@ class Window:
             return MicroBatch(is_first, is_last, 1.0 / (end - start))
         here = index if step is None else step
         own = self._loader.share(here)
-        try:
-            shares = [self._loader.share(here + offset) for offset in range(start - index, end - index)]
-        except UsageError:
-            # The loader tells a share only once its batch was read, or the window lies in two passes over the data:
-            # its micro-batches weigh the same.
-            shares = [own._replace(smallest=0)] * (end - start) if end - start > 1 else [own]
+        shares = self._shares_of(here + start - index, end - start, own)
         total = sum(share.total for share in shares)
         is_sparse = any(share.smallest == 0 for share in shares)
         return MicroBatch(is_first, is_last, own.local * self._world_size / max(1, total), is_sparse, own)
+
+    def _shares_of(self, first: int, count: int, own: Share) -> list[Share]:
+        """The shares of a window's micro-batches, asked for once a window."""
+        assert self._loader is not None
+        if count == 1:
+            return [own]
+        if self._shares[0] == first and len(self._shares[1]) == count:
+            return self._shares[1]
+        try:
+            shares = [self._loader.share(step) for step in range(first, first + count)]
+        except UsageError:
+            # The loader tells a share only once its batch was read, or the window lies in two passes over the data:
+            # its micro-batches weigh the same, and any of them may leave a rank without a sample.
+            return [own._replace(smallest=0)] * count
+        self._shares = (first, shares)
+        return shares

@@ -53,7 +53,7 @@ class TorchDist(Backend):
         return ""
 
     def start(self, placement: Placement, timeout: timedelta | None) -> None:
-        """Join through the store at ``master_addr:master_port``, which the launcher of the processes named.
+        """Join through the store at MASTER_ADDR:MASTER_PORT, which the launcher of the processes named.
 
         A process that nobody placed becomes a group of one, in a store of its own.
         """

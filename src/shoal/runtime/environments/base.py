@@ -19,8 +19,6 @@ class Placement:
         source: the environment that said so, as in the table (``"torchelastic"``).
         placed: whether a launcher placed it; False for a process on its own.
         rank, local_rank, world_size, local_world_size, node_rank, num_nodes: as in ``World``.
-        master_addr: host of rank 0, or None where there is nobody to meet.
-        master_port: port of the store on that host, or None.
         backend: the backend that the launcher was asked for, or None.
     """
 
@@ -32,8 +30,6 @@ class Placement:
     local_world_size: int = 1
     node_rank: int = 0
     num_nodes: int = 1
-    master_addr: str | None = None
-    master_port: int | None = None
     backend: str | None = None
 
 

@@ -34,6 +34,12 @@ class TorchElastic:
                     f"{name}={value} and {bound_name}={bound} contradict each other: ranks count from 0, so "
                     f"{name} must be less than {bound}; correct one of them"
                 )
+        read_int(variables, "MASTER_PORT")  # torch itself reads these two, and says less when one is missing
+        if not variables.get("MASTER_ADDR"):
+            raise EnvironmentConflictError(
+                f"RANK={rank} and WORLD_SIZE={world_size} were found, but MASTER_ADDR is not set; set it to the host "
+                "of rank 0, or unset the others"
+            )
         return Placement(
             source="torchelastic",
             placed=True,
@@ -43,7 +49,5 @@ class TorchElastic:
             local_world_size=local_world_size,
             node_rank=node_rank,
             num_nodes=num_nodes,
-            master_addr=variables.get("MASTER_ADDR", "127.0.0.1"),
-            master_port=read_int(variables, "MASTER_PORT"),
             backend=variables.get("SHOAL_BACKEND"),
         )
