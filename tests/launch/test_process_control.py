@@ -89,11 +89,13 @@ def test_shoal_launch_runs_a_module_and_a_script_that_leaves_its_group(script, t
 def test_a_script_without_a_main_guard_starts_its_workers_once(script):
     path = script(
         """
+        import torch
         import shoal.distributed as idist
         print("the script runs")
         class Model:
             value = 5
         def training(local_rank, config):
+            Model.classes = torch.ones(1)  # a name that is also a submodule of torch
             return Model.value * config["scale"] + local_rank
         with idist.Parallel(backend="gloo", nproc_per_node=2) as parallel:
             print(parallel.run(training, {"scale": 2}))

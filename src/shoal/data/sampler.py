@@ -66,6 +66,10 @@ class ShardedSampler(Order, Sampler[int]):
         """Samples of this rank in a full global batch."""
         return len(piece(self._plan.batch_size, self.rank, self.world_size))
 
+    def __repr__(self) -> str:
+        order = f"shuffled, seed {self.seed}" if self.shuffle else "in order"
+        return f"ShardedSampler({self._plan.num_samples} samples, {order}, rank {self.rank} of {self.world_size})"
+
     def __len__(self) -> int:
         """Samples of this rank in a whole epoch."""
         return self._plan.num_local(self.rank)

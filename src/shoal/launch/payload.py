@@ -6,6 +6,7 @@ value; all others are imported again by name.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import sys
@@ -98,7 +99,18 @@ def load_result(path: Path, rank: int) -> Any:
 
 
 class _Pickler(cloudpickle.CloudPickler):
-    """Keeps the file names of code, which cloudpickle drops: a traceback must show where a line of the user's is."""
+    """Keeps the file names of code, which cloudpickle drops: a traceback must show where a line of the user's is.
+
+    Modules of a class of their own travel by name as others do. cloudpickle sends along submodules whose names occur in
+    a function that uses their package, and ``torch.classes`` is such a module: ``data.classes`` would be enough.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ModuleType) and type(obj) is not ModuleType:
+            name = next((name for name, module in list(sys.modules.items()) if module is obj), None)
+            if name is not None:
+                return importlib.import_module, (name,)
+        return super().reducer_override(obj)
 
 
 def _reduce_code(code: CodeType) -> tuple[Any, ...]:

@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         config = read_options(argv)
         if config.nproc_per_node is not None:
             # The options are right as far as can be told without torch: two processes now import it at the same time.
-            _forkserver.start(for_training=True)
+            _forkserver.start(for_training=True, also=["shoal.recipes.cifar10.training"])
         parallel = prepare(config)
     except SystemExit as shown:  # tyro has printed the help or the mistake
         return shown.code if isinstance(shown.code, int) else 2
