@@ -102,7 +102,7 @@ def test_it_logs_the_arguments_that_it_uses(shown: Shown) -> None:
     assert first.startswith(
         "Use data loader kwargs for dataset 'Dataset Images': \n\t{'batch_size': 32, 'num_workers': 2"
     )
-    assert "'drop_last': True, 'sampler': <" in first
+    assert "'drop_last': True, 'sampler': ShardedSampler(" in first
     assert first.endswith("'pin_memory': False}")
     assert "'drop_last'" not in second
     assert "'Dataset list'" in third
