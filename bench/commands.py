@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ __all__ = ["BIN", "PROGRAMS", "CommandFailedError", "LivingProgram", "run_comman
 
 BIN = Path(sys.executable).parent
 PROGRAMS = Path(__file__).resolve().parent / "programs"
+_ANSWER_S = 120.0
 _MEASURED = "measured: "
 
 
@@ -121,11 +123,16 @@ class LivingProgram:
             process.stdin.write("measure\n")
             process.stdin.flush()
         said: list[str] = []
-        for line in process.stdout:
-            if line.startswith(_MEASURED):
-                return _read_measured(line)
-            said.append(line)
-        process.wait(timeout=30)
+        overdue = threading.Timer(_ANSWER_S, _kill_group, [process])  # a launcher that hangs must not hang the rest
+        overdue.start()
+        try:
+            for line in process.stdout:
+                if line.startswith(_MEASURED):
+                    return _read_measured(line)
+                said.append(line)
+            process.wait(timeout=30)
+        finally:
+            overdue.cancel()
         text = "".join(said)[-2000:]
         raise CommandFailedError(f"{_shown(self._command)} ended with exit code {process.returncode}:\n{text}")
 

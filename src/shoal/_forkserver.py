@@ -7,6 +7,7 @@ it imports torch itself.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 from collections.abc import Sequence
 from multiprocessing import forkserver
@@ -33,4 +34,9 @@ def start(*, for_training: bool = False, also: Sequence[str] = ()) -> None:
     """
     in_use = [name for name in _IF_IN_USE if name in sys.modules]
     multiprocessing.set_forkserver_preload([*_ALWAYS, *in_use, *(_FOR_TRAINING if for_training else []), *also, _LAST])
-    forkserver.ensure_running()
+    # A Ctrl-C while the server imports is the launcher's to answer; each worker takes the signal again for itself.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +20,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from shoal import checkpoint
 from shoal.cli import train
+from shoal.errors import UsageError
 from shoal.recipes.cifar10.data import collate, train_transform
 from shoal.recipes.cifar10.sources import open_data
+from shoal.recipes.run_folder import lock_run
 
 # Small and quick, with batch norm; 20 steps in 4 epochs.
 OPTIONS = [
@@ -219,6 +223,36 @@ def test_a_corrupt_image_met_in_training_is_told_with_its_file(
     argv = [*OPTIONS, "--data", str(tmp_path / "data"), "--subset", "24", "--num-workers", "1"]
     assert train.main(["cifar10", *argv, "--output-path", str(tmp_path / "output")]) == 1
     assert f"{broken}: the image cannot be decoded (50 bytes" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_steps_are_saved_before_a_validation_image_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = Image.new("RGB", (32, 32))
+    for split, count in (("train", 4), ("val", 2)):
+        for name in ("a", "b"):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            for number in range(count):
+                image.save(tmp_path / "data" / split / name / f"{number}.png")
+    (tmp_path / "data" / "val" / "b" / "1.png").write_bytes(b"no image")
+    argv = ["cifar10", *OPTIONS[:2], "--data", str(tmp_path / "data"), "--batch-size", "4", "--num-epochs", "1"]
+    assert train.main([*argv, "--num-workers", "0", "--output-path", str(tmp_path / "out")]) == 1
+    assert "1.png" in capsys.readouterr().err
+    assert (run_folder(tmp_path / "out") / "training_checkpoint_2.pt").exists()
+
+
+def test_a_resumed_run_keeps_its_data_and_its_folder_to_itself(
+    one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / one.name
+    shutil.copytree(one, run)
+    state = checkpoint.load(run / "training_checkpoint_20.pt")
+    state["data"]["fingerprint"] = "of other images"
+    checkpoint.save(state, run / "training_checkpoint_20.pt")
+    assert train.main(["cifar10", "--resume-from", str(run), "--num-epochs", "5"]) == 2
+    assert "was trained on other images" in capsys.readouterr().err
+    with lock_run(one), pytest.raises(UsageError, match=f"is in use by process {os.getpid()} on"):
+        lock_run(one)
 
 
 def test_digits_are_shifted_but_never_mirrored() -> None:

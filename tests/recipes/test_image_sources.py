@@ -220,3 +220,21 @@ def test_the_hubs_class_names_set_the_number_of_classes(digits: ImageData, tmp_p
         features = b'{"info": {"features": {"label": {"names": ["ant", "bee", "cow"], "_type": "ClassLabel"}}}}'
         pq.write_table(table.replace_schema_metadata({b"huggingface": features}), tmp_path / f"{split}.parquet")
     assert load(tmp_path).classes == ("ant", "bee", "cow")
+
+
+@pytest.mark.parametrize("empty", ["train", "test"])
+def test_a_split_without_images_is_refused(empty: str, digits: ImageData, tmp_path: Path) -> None:
+    parquet_folder(tmp_path, digits)
+    (path,) = tmp_path.glob(f"{empty}*.parquet")
+    write_parquet(path, [], [])
+    with pytest.raises(DataError, match=r"no rows|not one"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 2**70], 7])
+def test_labels_of_a_damaged_batch_are_told(labels: object, digits: ImageData, tmp_path: Path) -> None:
+    official_batches(tmp_path, digits)
+    pixels = np.zeros((4, 3 * 32 * 32), dtype=np.uint8)
+    write_batch(tmp_path / "cifar-10-batches-py" / "test_batch", pixels, labels)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="test_batch"):
+        load(tmp_path)

@@ -59,12 +59,14 @@ class Naming:
                 raise UsageError(f"asked for {label}={part!r} in a file name; use a name without folders")
         if self.pattern is not None:
             try:
-                self.pattern.format(**dict.fromkeys(_FIELDS, "0") | {"global_step": 0})
+                sample = self.pattern.format(**dict.fromkeys(_FIELDS, "0") | {"global_step": 0})
             except (KeyError, IndexError, ValueError) as error:
                 raise UsageError(
                     f"asked for filename_pattern={self.pattern!r}, which does not work ({error!r}); "
                     f"it may use the fields {', '.join('{' + field + '}' for field in _FIELDS)}"
                 ) from error
+            if Path(sample).name != sample:
+                raise UsageError(f"asked for filename_pattern={self.pattern!r}; use a pattern without folders")
 
     def filename(self, *, step: int | None = None, score: float | None = None) -> str:
         """The file's name for a step and a score, either of which may be absent.

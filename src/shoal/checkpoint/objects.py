@@ -70,9 +70,12 @@ def restore_states(
     """
     if len(objects) == 1:
         ((name, item),) = objects.items()
-        own = checkpoint[name] if isinstance(checkpoint.get(name), Mapping) else checkpoint
-        _restore(name, unwrap(item), own, strict=strict)
-        return
+        if isinstance(checkpoint.get(name), Mapping):
+            _restore(name, unwrap(item), checkpoint[name], strict=strict)
+            return
+        if _is_own_state(unwrap(item), checkpoint):
+            _restore(name, unwrap(item), checkpoint, strict=strict)
+            return
     missing = [name for name in objects if name not in checkpoint]
     if missing:
         hints = "".join(f"; {name!r} is missing{nearest(name, [str(key) for key in checkpoint])}" for name in missing)
@@ -84,6 +87,13 @@ def restore_states(
         )
     for name, item in objects.items():
         _restore(name, unwrap(item), checkpoint[name], strict=strict)
+
+
+def _is_own_state(item: Any, state: Mapping[str, Any]) -> bool:
+    """Whether ``state`` looks like what the object saves of itself; torch's schedulers would take anything."""
+    known = set(item.state_dict())
+    found = set(_without_wrapper_prefix(state, known)) if isinstance(item, nn.Module) else set(state)
+    return not known or bool(known & found)
 
 
 def _restore(name: str, item: Any, state: Any, *, strict: bool) -> None:

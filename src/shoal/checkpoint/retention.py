@@ -50,8 +50,8 @@ class Retention:
     """
 
     def __init__(self, n_saved: int | None = 1, *, greater_or_equal: bool = False) -> None:
-        if n_saved is not None and n_saved < 1:
-            raise UsageError(f"asked for n_saved={n_saved}; keep at least 1 checkpoint, or None for all")
+        if n_saved is not None and (isinstance(n_saved, bool) or not isinstance(n_saved, int) or n_saved < 1):
+            raise UsageError(f"asked for n_saved={n_saved!r}; keep at least 1 checkpoint, or None for all")
         self.n_saved = n_saved
         self.greater_or_equal = greater_or_equal
         self.saved: tuple[Saved, ...] = ()

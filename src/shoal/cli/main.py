@@ -42,7 +42,10 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    return cast("int", importlib.import_module(COMMANDS[name][0]).main(rest))
+    try:
+        return cast("int", importlib.import_module(COMMANDS[name][0]).main(rest))
+    except KeyboardInterrupt:  # before there was anything to save
+        return 130
 
 
 def _help() -> str:

@@ -92,6 +92,9 @@ def auto_dataloader(
         UsageError: arguments that cannot be used, or not together.
     """
     world = runtime.current()
+    for name, value in (("shuffle", shuffle), ("drop_last", drop_last), ("sharded", sharded)):
+        if not any(value is choice for choice in (None, True, False)):
+            raise UsageError(f"{name}={value!r} was given; give True or False")
     asked = _Asked(
         dataset=dataset,
         batch_size=as_count(batch_size, "batch_size", 1),

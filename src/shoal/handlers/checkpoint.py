@@ -84,6 +84,14 @@ class Checkpoint:
                 f"asked for save_handler={save_handler!r}; give a folder, or what can be called with "
                 "(checkpoint, filename)"
             )
+        for label, function in (("score_function", score_function), ("global_step_transform", global_step_transform)):
+            if function is not None and not callable(function):
+                raise UsageError(f"asked for {label}={function!r}; give a function")
+        for label, text in (("filename_prefix", filename_prefix), ("score_name", score_name or "")):
+            if not isinstance(text, str):
+                raise UsageError(f"asked for {label}={text!r}; give a text")
+        if isinstance(save_on_rank, bool) or not isinstance(save_on_rank, int) or save_on_rank < 0:
+            raise UsageError(f"asked for save_on_rank={save_on_rank!r}; give a rank, from 0")
         if score_function is None and score_name is not None:
             score_function = self.get_default_score_fn(score_name)
         self._held = {name: _hold(item) for name, item in to_save.items()}

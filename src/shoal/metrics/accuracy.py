@@ -32,6 +32,8 @@ class Accuracy(Ratio):
     Binary and multilabel predictions have to be thresholded (by ``output_transform``); values other than 0 and 1 are
     counted on the device and reported when the value is computed, so that no update has to wait.
 
+    Scores with a NaN among them predict nothing right.
+
     Args:
         output_transform: see ``Metric``.
         is_multilabel: whether the labels of a sample do not exclude each other.
@@ -75,6 +77,8 @@ class Accuracy(Ratio):
             return
         if kind == "multiclass":
             right = y_pred.argmax(dim=1) == y
+            if y_pred.is_floating_point():  # argmax takes NaN for the highest score
+                right &= ~y_pred.isnan().any(dim=1)
         else:
             self._check_binary(y_pred)
             right = y_pred.reshape(y.shape) == y if kind == "binary" else (y_pred == y).all(dim=1)

@@ -21,20 +21,36 @@ class Loss(Ratio):
     Args:
         loss_fn: takes ``(y_pred, y)`` and returns the batch's mean loss, a tensor without dimension.
         output_transform: see ``Metric``.
-        batch_size: the weight of a batch from its ``y``; ``len`` by default. For a loss that leaves samples out
-            (``ignore_index``) give a function that counts the others; it may return a tensor.
+        batch_size: the weight of a batch from its ``y``: what the loss function divides by; it may return a tensor. By
+            default the number of samples, without those that ``CrossEntropyLoss`` and ``NLLLoss`` ignore
+            (``ignore_index``).
         device: see ``Metric``.
+
+    Raises:
+        UsageError: the loss function is one of torch's that returns no mean (``reduction``), or one that weighs classes
+            and so divides by more than a number of samples, without ``batch_size``.
     """
 
     def __init__(
         self,
         loss_fn: Callable[..., torch.Tensor],
         output_transform: Callable[[Any], Any] | None = None,
-        batch_size: Callable[[Any], int | torch.Tensor] = len,
+        batch_size: Callable[[Any], int | torch.Tensor] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
+        if (reduction := getattr(loss_fn, "reduction", "mean")) != "mean":
+            raise UsageError(
+                f"Loss was given a {type(loss_fn).__name__} with reduction={reduction!r}; give one with "
+                "reduction='mean'"
+            )
+        if batch_size is None and isinstance(getattr(loss_fn, "weight", None), torch.Tensor):
+            raise UsageError(
+                f"Loss was given a {type(loss_fn).__name__} with class weights, whose mean divides by the weights of a "
+                "batch's samples, so that batches could not be put together exactly; give one without weight, or "
+                "batch_size=... that returns what it divides by"
+            )
         self._loss_fn = loss_fn
-        self._batch_size = batch_size
+        self._batch_size = batch_size or _counter_for(loss_fn)
         super().__init__(output_transform, device)
 
     @torch.no_grad()
@@ -64,6 +80,18 @@ class Loss(Ratio):
             loss = torch.where(count.to(loss.device) > 0, loss, torch.zeros_like(loss))
             count = count.detach().to(loss.device)
         self.add(loss.to(self.sum_dtype) * count, count)
+
+
+def _counter_for(loss_fn: Callable[..., torch.Tensor]) -> Callable[[Any], int | torch.Tensor]:
+    """What the loss function divides by."""
+    if not isinstance(loss_fn, torch.nn.CrossEntropyLoss | torch.nn.NLLLoss) or loss_fn.ignore_index < 0:
+        return len
+    ignored = loss_fn.ignore_index
+
+    def count(y: torch.Tensor) -> int | torch.Tensor:
+        return len(y) if y.is_floating_point() or len(y) == 0 else (y != ignored).sum()
+
+    return count
 
 
 def _shape_of(value: Any) -> str:

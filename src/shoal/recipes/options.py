@@ -35,10 +35,12 @@ class Bounds:
     Attributes:
         minimum: the least value that is allowed.
         above: a value that must be exceeded, or None.
+        maximum: the greatest value that is allowed.
     """
 
     minimum: float = -math.inf
     above: float | None = None
+    maximum: float = math.inf
 
     def complaint(self, value: float) -> str | None:
         """What is wrong with ``value``, or None."""
@@ -48,6 +50,8 @@ class Bounds:
             return f"it must be greater than {self.above:g}"
         if value < self.minimum:
             return f"it must be at least {self.minimum:g}"
+        if value > self.maximum:
+            return f"it must be at most {self.maximum:g}"
         return None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import platform
 import re
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from shoal.errors import UsageError
 
@@ -18,6 +20,7 @@ __all__ = [
     "ENVIRONMENT_FILE",
     "METRICS_FILE",
     "find_checkpoint",
+    "lock_run",
     "new_run_folder",
     "trim_metrics",
     "write_config",
@@ -30,6 +33,7 @@ METRICS_FILE = "metrics.jsonl"
 
 _CHECKPOINT_PREFIX = "training"
 _SHOWN = 5
+_LOCK_FILE = ".lock"
 
 
 def new_run_folder(output: Path, name: str) -> Path:
@@ -50,6 +54,30 @@ def new_run_folder(output: Path, name: str) -> Path:
             raise UsageError(f"--output-path {output} cannot be written: {error.strerror}; name another") from error
         else:
             return folder
+
+
+def lock_run(folder: Path) -> IO[str]:
+    """Keep the folder for this process until the file that is returned is closed, or the process ends, however it does.
+
+    Raises:
+        UsageError: another process has it.
+    """
+    file = (folder / _LOCK_FILE).open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "another process"
+        file.close()
+        raise UsageError(
+            f"the run {folder} is in use by {owner}; wait for it, or start a run of your own without --resume-from"
+        ) from None
+    except OSError:  # a file system without locks
+        return file
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {platform.node()}\n")
+    file.flush()
+    return file
 
 
 def find_checkpoint(resume_from: str, output: Path) -> Path:

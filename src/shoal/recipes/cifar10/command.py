@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -94,6 +95,7 @@ def prepare(config: Cifar10Config) -> Parallel:
     from shoal.recipes.cifar10.sources import open_data
 
     _check_model_name(config.model)
+    _check_output(Path(config.output_path))
     parallel = idist.Parallel(backend=config.backend, nproc_per_node=config.nproc_per_node)
     images = open_data(config.data, data_path=config.data_path, num_images=config.subset)
     num_train = len(images.train)
@@ -102,10 +104,19 @@ def prepare(config: Cifar10Config) -> Parallel:
             f"--batch-size {config.batch_size} is more than the {num_train:,} training images of {images.name}, so "
             f"there is not one whole batch; give --batch-size {num_train} or less"
         )
-    _check_model(config.model, images)
+    processes = 1 if config.sync_bn else config.nproc_per_node or 1
+    _check_model(config.model, images, min(2, config.batch_size // processes))
     if config.resume_from is not None:
-        _check_checkpoint(config, num_train // config.batch_size)
+        _check_checkpoint(config, images, num_train // config.batch_size)
     return parallel
+
+
+def _check_output(path: Path) -> None:
+    """Whether the run's folder can be made there, as far as can be told without making it."""
+    first = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not first.is_dir() or not os.access(first, os.W_OK | os.X_OK):
+        found = "cannot be written" if first.is_dir() else "is a file"
+        raise UsageError(f"--output-path {path} cannot be made: {first} {found}; name another folder")
 
 
 def _check_model_name(name: str) -> None:
@@ -119,7 +130,7 @@ def _check_model_name(name: str) -> None:
         )
 
 
-def _check_model(name: str, images: ImageData) -> None:
+def _check_model(name: str, images: ImageData, num_images: int) -> None:
     """Pass one batch through the model's shapes, on torch's meta device, where nothing is computed."""
     import torch
     from torchvision import models
@@ -129,8 +140,12 @@ def _check_model(name: str, images: ImageData) -> None:
     try:
         with torch.device("meta"):
             output: Any = models.get_model(name, num_classes=len(images.classes))(
-                torch.empty(2, 3, IMAGE_SIZE, IMAGE_SIZE)
+                torch.empty(num_images, 3, IMAGE_SIZE, IMAGE_SIZE)
             )
+    except ValueError as error:
+        raise UsageError(
+            f"--model {name} cannot train on {num_images} images at a time ({error}); give a larger --batch-size"
+        ) from error
     except Exception as error:
         raise UsageError(
             f"--model {name} does not take images of {IMAGE_SIZE}x{IMAGE_SIZE} pixels ({error}); choose another model"
@@ -142,11 +157,18 @@ def _check_model(name: str, images: ImageData) -> None:
         )
 
 
-def _check_checkpoint(config: Cifar10Config, steps_per_epoch: int) -> None:
+def _check_checkpoint(config: Cifar10Config, images: ImageData, steps_per_epoch: int) -> None:
+    from shoal.recipes.cifar10.sources import fingerprint
     from shoal.recipes.cifar10.training import load_checkpoint
 
     assert config.resume_from is not None
-    trainer = load_checkpoint(config.resume_from)["trainer"]
+    content = load_checkpoint(config.resume_from)
+    trainer = content["trainer"]
+    if content.get("data", {}).get("fingerprint") not in (None, fingerprint(images)):
+        raise UsageError(
+            f"--resume-from {config.resume_from}: that run was trained on other images than --data {config.data} has "
+            "now (their number, classes or labels differ); give the same data, or start a new run"
+        )
     if trainer["epoch_length"] != steps_per_epoch:
         raise UsageError(
             f"--resume-from {config.resume_from}: that run has {trainer['epoch_length']} steps in an epoch, but with "

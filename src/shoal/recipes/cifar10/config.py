@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from shoal.errors import UsageError
@@ -63,7 +64,7 @@ class Cifar10Config:
     resume_from: str | None = None
     """Go on with a run, in its folder and with its options: a checkpoint file, a run folder, or `latest`."""
 
-    seed: Annotated[int, Bounds(0)] = 543
+    seed: Annotated[int, Bounds(0, maximum=2**62)] = 543
     """Fixes the initial weights, the order of the images and the augmentation."""
 
     backend: str | None = None
@@ -113,4 +114,8 @@ class Cifar10Config:
         values = asdict(self)
         del values["config"]
         values["resume_from"] = None
+        for name in ("data", "data_path"):  # the run may go on from another folder
+            path = Path(values[name]).expanduser()
+            if path.is_dir():
+                values[name] = str(path.resolve())
         return values

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from torch.optim import Optimizer
 
@@ -20,6 +20,7 @@ from shoal.recipes.progress import Progress
 from shoal.recipes.run_folder import (
     CONFIG_FILE,
     METRICS_FILE,
+    lock_run,
     new_run_folder,
     trim_metrics,
     write_config,
@@ -55,6 +56,7 @@ class Run:
         self._began = time.monotonic()
         self._tracker = JsonlTracker(folder / METRICS_FILE)
         self._open = contextlib.ExitStack()
+        self._lock: IO[str] | None = None
         self._progress: Progress | None = None
         if idist.get_rank() == 0:
             self._progress = Progress(
@@ -67,20 +69,25 @@ class Run:
     def open(cls, config: Cifar10Config, *, data_name: str, steps_per_epoch: int) -> Run:
         """Make the folder, or go on in that of the checkpoint. All ranks call it."""
         resumed = _resumed_folder(config)
-        folder = ""
+        folder, lock = "", None
         if idist.get_rank() == 0:
             folder = str(resumed or new_run_folder(Path(config.output_path), _folder_name(config)))
+            lock = lock_run(Path(folder))
             write_config(Path(folder), {**config.resolved(), "backend": idist.backend()})
             write_environment(Path(folder), resumed_from=config.resume_from)
-        return cls(
+        run = cls(
             Path(idist.broadcast(folder)),
             config,
             title=f"{config.model} on {data_name}, {_processes()}",
             steps_per_epoch=steps_per_epoch,
             is_resumed=resumed is not None,
         )
+        run._lock = lock
+        return run
 
     def __enter__(self) -> Self:
+        if self._lock is not None:
+            self._open.callback(self._lock.close)
         self._open.callback(self._tracker.close)
         if self._progress is not None:
             self._open.callback(self._progress.close)

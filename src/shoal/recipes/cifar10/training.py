@@ -22,7 +22,7 @@ from shoal.recipes.cifar10.config import Cifar10Config
 from shoal.recipes.cifar10.data import Dataflow, get_dataflow
 from shoal.recipes.cifar10.monitor import Monitor
 from shoal.recipes.cifar10.run import Run
-from shoal.recipes.cifar10.sources import ImageData, open_data
+from shoal.recipes.cifar10.sources import ImageData, fingerprint, open_data
 from shoal.recipes.cifar10.summary import Outcome
 from shoal.recipes.stopping import GracefulStop
 from shoal.utils import manual_seed, setup_logger
@@ -30,6 +30,20 @@ from shoal.utils import manual_seed, setup_logger
 __all__ = ["load_checkpoint", "training"]
 
 _STOP_NOTICE = "Stopping after this step; the run will be saved. Press Ctrl-C again to stop at once."
+
+
+class DataIdentity:
+    """Lets a checkpoint say which images it has seen; compared before a run is resumed."""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, str]:
+        """What identifies the data."""
+        return {"fingerprint": self.value}
+
+    def load_state_dict(self, state: Mapping[str, str]) -> None:
+        """Nothing to restore: the data are given anew."""
 
 
 class Evaluators(NamedTuple):
@@ -68,10 +82,11 @@ def training(local_rank: int, config: Cifar10Config) -> Outcome:  # noqa: ARG001
     with GracefulStop(_STOP_NOTICE if rank == 0 else None) as stop, run:
         monitor = Monitor(optimizer, stop, run, log_every=config.log_every_iters, save_every=config.checkpoint_every)
         monitor.attach(trainer)
-        validate_regularly(trainer, evaluators, loaders, run, config)
         to_save = {"trainer": trainer, "model": model, "optimizer": optimizer, "lr_scheduler": lr_scheduler}
+        to_save["data"] = DataIdentity(fingerprint(images))
         best_models = keep_best_models(model, trainer, evaluators.val, config, run)
-        keep_checkpoints(to_save, best_models, config, run)
+        checkpoint = keep_checkpoints(to_save, best_models, config, run)
+        validate_regularly(trainer, evaluators, loaders, run, config, checkpoint)
         if rank == 0:
             run.log_to_tensorboard(trainer, optimizer, evaluators._asdict())
         trainer.run(loaders.train, max_epochs=config.num_epochs)
@@ -139,9 +154,18 @@ def create_evaluators(model: nn.Module, criterion: nn.Module, config: Cifar10Con
 
 
 def validate_regularly(
-    trainer: Engine, evaluators: Evaluators, loaders: Dataflow, run: Run, config: Cifar10Config
+    trainer: Engine,
+    evaluators: Evaluators,
+    loaders: Dataflow,
+    run: Run,
+    config: Cifar10Config,
+    checkpoint: Checkpoint,
 ) -> None:
-    """Evaluate every so many epochs and at the end; once, where both fall together."""
+    """Evaluate every so many epochs and at the end; once, where both fall together.
+
+    The steps are saved before, so that a validation image that cannot be read costs none of them, and once more after
+    it, with the best models known.
+    """
     evaluated_at: set[int] = set()
 
     def validate(trainer: Engine) -> None:
@@ -149,6 +173,7 @@ def validate_regularly(
         if step in evaluated_at:
             return
         evaluated_at.add(step)
+        checkpoint(trainer)
         num_left = -(-config.num_epochs // config.validate_every) - -(-epoch // config.validate_every)
         with run.aside("evaluating", num_left=num_left):
             for name, evaluator, loader in (
@@ -163,6 +188,7 @@ def validate_regularly(
                 )
 
     trainer.add_event_handler(Events.EPOCH_COMPLETED(every=config.validate_every) | Events.COMPLETED, validate)
+    trainer.add_event_handler(Events.COMPLETED, checkpoint)
 
 
 def keep_best_models(
@@ -182,8 +208,10 @@ def keep_best_models(
     return best_models
 
 
-def keep_checkpoints(to_save: Mapping[str, Any], best_models: Checkpoint, config: Cifar10Config, run: Run) -> None:
-    """Keep the newest checkpoint, made every so many steps, on a stop, and at the end; and go on from one."""
+def keep_checkpoints(
+    to_save: Mapping[str, Any], best_models: Checkpoint, config: Cifar10Config, run: Run
+) -> Checkpoint:
+    """Keep the newest checkpoint, made every so many steps and on a stop; and go on from one."""
     trainer: Engine = to_save["trainer"]
     checkpoint = common.setup_common_training_handlers(
         trainer,
@@ -198,14 +226,15 @@ def keep_checkpoints(to_save: Mapping[str, Any], best_models: Checkpoint, config
         clear_cuda_cache=False,
     )
     assert checkpoint is not None
-    trainer.add_event_handler(Events.INTERRUPT | Events.COMPLETED, checkpoint)
+    trainer.add_event_handler(Events.INTERRUPT, checkpoint)
     if config.resume_from is None:
-        return
+        return checkpoint
     to_load = dict(to_save)
     if run.is_resumed:  # in the folder that holds the files which these two know of
         to_load |= {"best_models": best_models, "checkpointer": checkpoint}
     Checkpoint.load_objects(to_load, load_checkpoint(config.resume_from))
     run.go_on_from(trainer.state.iteration)
+    return checkpoint
 
 
 def load_checkpoint(path: str) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from shoal._registry import Entry, Registry, nearest
 from shoal.errors import DataError, UsageError
-from shoal.recipes.cifar10.sources.base import ImageData, ImageSplit, subset
+from shoal.recipes.cifar10.sources.base import ImageData, ImageSplit, fingerprint, subset
 
-__all__ = ["LAYOUTS", "NAMED_SOURCES", "ImageData", "ImageSplit", "Layout", "open_data"]
+__all__ = ["LAYOUTS", "NAMED_SOURCES", "ImageData", "ImageSplit", "Layout", "fingerprint", "open_data"]
 
 
 class Layout(Protocol):
@@ -65,7 +65,12 @@ def open_data(data: str, *, data_path: str, num_images: int | None = None) -> Im
         UsageError: no such source or folder, or more images asked for than there are.
         DataError: the folder has none of the layouts, or its content cannot be used.
     """
+    if not data.strip():
+        raise UsageError("--data is empty; give a named source or a folder ('.' for this one)")
     images = _open(data, Path(data_path).expanduser())
+    for split, dataset in (("training", images.train), ("validation", images.val)):
+        if len(dataset) == 0:
+            raise DataError(f"--data {data}: there is not one {split} image in it ({images.name}); give data with some")
     return images if num_images is None else subset(images, num_images)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,16 @@ from torch import Tensor
 
 from shoal.errors import DataError, UsageError
 
-__all__ = ["IMAGE_SIZE", "ImageData", "ImageSplit", "array_split", "check_labels", "decode", "subset"]
+__all__ = [
+    "IMAGE_SIZE",
+    "ImageData",
+    "ImageSplit",
+    "array_split",
+    "check_labels",
+    "decode",
+    "fingerprint",
+    "subset",
+]
 
 IMAGE_SIZE = 32
 """Height and width of an image as the model sees it, in pixels."""
@@ -54,6 +64,14 @@ class ImageData:
     val: ImageSplit
     classes: tuple[str, ...]
     mirrored: bool = True
+
+
+def fingerprint(images: ImageData) -> str:
+    """The same for data of the same classes and labels in the same order, wherever they lie."""
+    digest = hashlib.sha256("\n".join(images.classes).encode())
+    for split in (images.train, images.val):
+        digest.update(np.ascontiguousarray(split.labels, dtype=np.int64).tobytes() + b";")
+    return digest.hexdigest()
 
 
 def array_split(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> ImageSplit:
@@ -108,7 +126,9 @@ def check_labels(
         if array.dtype.kind not in "iu":
             raise TypeError
     except (TypeError, ValueError):
-        array = np.asarray([-1 if not _is_integer(label) else label for label in labels], dtype=np.int64)
+        array = np.asarray(
+            [label if _is_integer(label) and 0 <= label < num_classes else -1 for label in labels], dtype=np.int64
+        )
     wrong = np.flatnonzero((array < 0) | (array >= num_classes))
     if wrong.size:
         position = int(wrong[0])

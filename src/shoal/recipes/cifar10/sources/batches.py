@@ -81,6 +81,8 @@ def _read(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
             f"{path}: 'data' is {getattr(pixels, 'dtype', type(pixels).__name__)} of shape "
             f"{getattr(pixels, 'shape', '?')}; a row must be {_PIXELS} bytes"
         )
+    if not isinstance(labels, list | tuple | np.ndarray):
+        raise DataError(f"{path}: 'labels' is a {type(labels).__name__}; it must be a list of integers")
     if len(labels) != len(pixels):
         raise DataError(f"{path}: {len(pixels)} images, but {len(labels)} labels; get the file again")
     images = pixels.reshape(-1, 3, IMAGE_SIZE, IMAGE_SIZE)

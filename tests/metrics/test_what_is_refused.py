@@ -1,0 +1,32 @@
+"""Inputs that would give a wrong number without a word."""
+
+import pytest
+import torch
+from torch import nn
+
+from shoal.errors import UsageError
+from shoal.metrics import Accuracy, Loss
+
+
+def test_scores_of_nan_predict_nothing_right():
+    metric = Accuracy()
+    metric.update((torch.full((3, 2), torch.nan), torch.zeros(3, dtype=torch.long)))
+    metric.update((torch.tensor([[1.0, 0.0]]), torch.zeros(1, dtype=torch.long)))
+    assert metric.compute() == 0.25
+
+
+def test_a_loss_that_is_no_mean_over_samples_is_refused():
+    with pytest.raises(UsageError, match="reduction='sum'"):
+        Loss(nn.CrossEntropyLoss(reduction="sum"))
+    with pytest.raises(UsageError, match="class weights"):
+        Loss(nn.CrossEntropyLoss(weight=torch.ones(3)))
+
+
+def test_ignored_labels_weigh_nothing_also_a_batch_of_them():
+    loss_fn = nn.CrossEntropyLoss(ignore_index=1)
+    torch.manual_seed(0)
+    scores, labels = torch.randn(6, 3), torch.tensor([1, 1, 0, 2, 1, 2])
+    metric = Loss(loss_fn)
+    for part in (slice(0, 2), slice(2, 5), slice(5, 6)):
+        metric.update((scores[part], labels[part]))
+    assert metric.compute() == pytest.approx(loss_fn(scores, labels).item())
