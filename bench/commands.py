@@ -7,9 +7,9 @@ import json
 import os
 import signal
 import subprocess
-import threading
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
