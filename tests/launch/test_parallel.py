@@ -194,6 +194,13 @@ def test_without_processes_the_function_runs_here():
         assert parallel.run(lambda rank: (idist.backend(), idist.get_world_size())) == ("gloo", 1)
 
 
+def test_an_error_leaves_no_world_behind():
+    with pytest.raises(KeyError), idist.Parallel(backend="gloo"):
+        raise KeyError
+    with idist.Parallel(backend="gloo") as parallel:
+        assert parallel.run(lambda rank: idist.get_world_size()) == 1
+
+
 def test_parallel_inside_a_worker_joins_and_arguments_must_agree():
     def nested(rank):
         runtime.finalize()

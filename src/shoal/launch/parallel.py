@@ -139,7 +139,8 @@ class Parallel:
         logger = runtime.get_logger(_LOGGER)
         if error is None:
             logger.info("End of run")
-        if self._joined and error is None:  # else the group stays until this process ends: others may be in it
+        # After an error a group of several stays until this process ends: others may be in the middle of a collective.
+        if self._joined and (error is None or runtime.current().world_size == 1):
             runtime.finalize()
             self._joined = False
 
