@@ -1,11 +1,16 @@
 """What every test is watched for: nothing of it may stay behind."""
 
 import os
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+
+# A shell starts background jobs with SIGINT ignored, and programs that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Started once and kept on purpose: the server that workers are forked from, and what Python starts along with it.
 _KEPT = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
