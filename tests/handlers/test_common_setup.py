@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
 import termios
@@ -280,7 +281,9 @@ def test_progress_is_a_bar_in_a_terminal():
         trainer.state.metrics["acc"] = 0.5
         trainer.run(range(3))
         terminal.flush()
-        shown = os.read(main, 100_000).decode()
+        shown = ""
+        while select.select([main], [], [], 1.0)[0]:  # a terminal hands on what was written piece by piece
+            shown += os.read(main, 100_000).decode()
     os.close(main)
     assert "3/3" in shown
     assert "acc=0.5" in shown
