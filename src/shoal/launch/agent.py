@@ -50,7 +50,6 @@ class Agent(LocalElasticAgent):
     def __init__(self, spec: WorkerSpec, folder: Path) -> None:
         super().__init__(spec, DefaultLogsSpecs(log_dir=str(folder / "elastic")), start_method="forkserver")
         self._folder = folder
-        self._failed_at: float | None = None
         self._ended_at: dict[int, float] = {}
         self.ended_by_us: frozenset[int] = frozenset()
 
@@ -108,9 +107,7 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._look()
-        if self._failed_at is None and (self._ended_badly() or any(self._folder.glob("failure-*.json"))):
-            self._failed_at = time.monotonic()
-        if self._failed_at is not None:
+        if self._ended_badly() or any(self._folder.glob("failure-*.json")):
             self._wait_for_records()
             self.ended_by_us = frozenset(
                 local_rank for local_rank, process in enumerate(self._children()) if process.is_alive()
