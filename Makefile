@@ -11,6 +11,7 @@ demo: $(STAMP)
 	  --num-epochs 6 --validate-every 1 --log-every-iters 2 --num-workers 0 --output-path output-demo
 
 test: $(STAMP)
+	scripts/install-browser
 	$(BIN)/python -m pytest
 
 check: $(STAMP)
