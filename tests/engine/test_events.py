@@ -265,3 +265,53 @@ def test_own_events_are_counted_by_their_attribute_or_by_firings_and_known_to_on
         other.add_event_handler(Backprop.BACKWARD_STARTED(every=3), do_nothing)
     with pytest.raises(UsageError, match="EventEnum"):
         engine.register_events(3)
+
+
+def test_an_engine_tells_the_count_of_an_event_and_which_one_its_handlers_are_called_at():
+    engine, names = Engine(lambda engine, batch: engine.fire_event(Backprop.BACKWARD_STARTED)), []
+    engine.register_events(*Backprop)
+    assert engine.last_event_name is None
+    assert engine.event_count(Events.ITERATION_COMPLETED) == 0
+
+    def look(engine):
+        names.append(engine.last_event_name.name)
+
+    for event in (Events.EPOCH_STARTED, Events.GET_BATCH_STARTED, Events.ITERATION_COMPLETED, *Backprop):
+        engine.add_event_handler(event, look)
+    engine.add_event_handler(Events.EPOCH_COMPLETED, lambda e: e.fire_event(Backprop.BACKWARD_COMPLETED))
+    engine.add_event_handler(Events.EPOCH_COMPLETED, look)  # after one that fired another event
+    engine.run([1])
+    assert names == [
+        "EPOCH_STARTED", "GET_BATCH_STARTED", "BACKWARD_STARTED", "ITERATION_COMPLETED",
+        "BACKWARD_COMPLETED", "EPOCH_COMPLETED",
+    ]  # fmt: skip
+    assert engine.last_event_name is Events.COMPLETED
+    assert engine.event_count(Events.EPOCH_COMPLETED) == 1
+    assert engine.event_count(Backprop.BACKWARD_STARTED) == 1
+    with pytest.raises(UsageError, match="register_events"):
+        engine.event_count("unknown")
+
+
+class Phases(EventEnum):
+    """Another enum whose values are those of ``Backprop`` and of ``Events``."""
+
+    BACKWARD_STARTED = "backward_started"
+    STARTED = "started"
+
+
+def test_enums_that_share_names_and_values_are_events_apart():
+    one, other = Engine(do_nothing), Engine(do_nothing)
+    one.register_events(*Backprop)
+    other.register_events(*Phases)
+    with pytest.raises(UsageError):
+        one.add_event_handler(Phases.BACKWARD_STARTED, do_nothing)
+    with pytest.raises(UsageError):
+        other.fire_event(Backprop.BACKWARD_STARTED)
+    one.register_events(*Phases, "started")
+    calls = []
+    for event in (Events.STARTED, Phases.STARTED, Phases.BACKWARD_STARTED, Backprop.BACKWARD_STARTED, "started"):
+        one.add_event_handler(event, lambda event: calls.append(event), event)
+    for event in (Phases.STARTED, Backprop.BACKWARD_STARTED, "started"):
+        one.fire_event(event)
+    assert calls == [Phases.STARTED, Backprop.BACKWARD_STARTED, "started"]
+    assert one.event_count(Phases.BACKWARD_STARTED) == 0

@@ -42,12 +42,21 @@ class RemovableEventHandle:
 
 
 class Emitter:
-    """Handlers by event, and their firing."""
+    """Handlers by event, and their firing.
+
+    Attributes:
+        state: what handlers read and add to.
+        handlers: who is called at which event.
+        exception: the one that is being handled, or None.
+        last_event_name: the event whose handlers are being called, or were last; None before the first. An event that
+            a handler fires is not it any more once ``fire_event`` has returned.
+    """
 
     def __init__(self) -> None:
         self.state = State()
         self.handlers = HandlerTable()
         self.exception: BaseException | None = None
+        self.last_event_name: EventKey | None = None
         self._firings: dict[EventKey, int] = {}
 
     def register_events(self, *events: EventKey, event_to_attr: Mapping[EventKey, str] | None = None) -> None:
@@ -146,14 +155,26 @@ class Emitter:
             UsageError: the event is unknown to this engine.
         """
         self.handlers.check(event_name)
+        around = self.last_event_name
         self._fire_all(event_name)
+        if around is not None:  # the handlers of ``around`` that are still to be called belong to it
+            self.last_event_name = around
 
-    def firings(self, event_name: EventKey) -> int:
-        """How often an event that no attribute of the state counts has fired since the run started."""
-        return self._firings.get(event_name, 0)
+    def event_count(self, event_name: EventKey) -> int:
+        """The number of the event's occurrence, as its filters are told it; see ``EventEnum.__call__``.
+
+        At the drawing of a batch that is the number of the iteration to come, and so it is between two drawings.
+
+        Raises:
+            UsageError: the event is unknown to this engine.
+        """
+        self.handlers.check(event_name)
+        return self.handlers.counter(event_name)(self)
 
     def _fire_all(self, event: EventKey) -> None:
-        for call in self._calls_of(event):
+        calls = self._calls_of(event)
+        self.last_event_name = event
+        for call in calls:
             call(self)
 
     def _calls_of(self, event: EventKey) -> tuple[Call, ...]:

@@ -147,6 +147,10 @@ class HandlerTable:
         if attribute is not None:
             self._count_by[event] = attrgetter(f"state.{attribute}")
 
+    def counter(self, event: EventKey) -> Callable[[Any], int]:
+        """Takes the engine and returns the number of the event's occurrence."""
+        return self._count_by.get(event) or _firings_of(event)
+
     def counts_firings(self, event: EventKey) -> bool:
         """Whether the event has no attribute of the state that counts it."""
         return event not in self._count_by
@@ -167,8 +171,7 @@ class HandlerTable:
         self.check(event)
         call = bind(handler, event, args, kwargs)
         if isinstance(chosen, FilteredEvent):
-            count = self._count_by.get(event)
-            call = restrict(call, chosen, count or _firings_of(event))
+            call = restrict(call, chosen, self.counter(event))
         entry = Entry(event, handler, call)
         self._entries[event].append(entry)
         self._refresh(event)
@@ -204,8 +207,8 @@ class HandlerTable:
         self.iteration_completed = self._metric_calls + self.ready(Events.ITERATION_COMPLETED)
 
 
-def _firings_of(event: EventKey) -> Callable[[Engine], int]:
-    return lambda engine: engine.firings(event)
+def _firings_of(event: EventKey) -> Callable[[Any], int]:
+    return lambda engine: engine._firings.get(event, 0)
 
 
 def base_event(event: EventKey | FilteredEvent) -> EventEnum | str:

@@ -197,22 +197,24 @@ class Loop(Emitter):
         try:
             while iteration < last:
                 if calls.get_batch_started:
-                    self._call(calls.get_batch_started)
+                    self._call(Events.GET_BATCH_STARTED, calls.get_batch_started)
                 batch = next(feed.iterator, END)  # type: ignore[arg-type]
                 if batch is END and (batch := self._next_pass()) is END:
                     return self._data_ended()
                 state.batch = batch
                 if calls.get_batch_completed:
-                    self._call(calls.get_batch_completed)
+                    self._call(Events.GET_BATCH_COMPLETED, calls.get_batch_completed)
                 iteration += 1
                 state.iteration = iteration
                 if calls.iteration_started:
-                    self._call(calls.iteration_started)
+                    self._call(Events.ITERATION_STARTED, calls.iteration_started)
                 state.output = process(self, state.batch)
                 self._completed = iteration
                 batch = END
-                for call in calls.iteration_completed:
-                    call(self)
+                if calls.iteration_completed:
+                    self.last_event_name = Events.ITERATION_COMPLETED
+                    for call in calls.iteration_completed:
+                        call(self)
                 if self._request is not None:
                     raise _Leave
             if state.epoch_length == 0:  # on one rank of several, which stays in step with the others
@@ -223,8 +225,9 @@ class Loop(Emitter):
             raise
         return self._length_from != "end_of_data" and state.epoch_iteration == state.epoch_length
 
-    def _call(self, calls: tuple[Call, ...]) -> None:
+    def _call(self, event: Events, calls: tuple[Call, ...]) -> None:
         """Handlers in the middle of an iteration: a pause waits for its end."""
+        self.last_event_name = event
         for call in calls:
             call(self)
         if self._request is not None and self._request is not Request.PAUSE:
@@ -268,7 +271,7 @@ class Loop(Emitter):
         if self._length_from == "end_of_data" and state.epoch_iteration > 0:
             return END
         over = feed.iterator
-        self._call(self._calls_of(Events.DATALOADER_STOP_ITERATION))
+        self._call(Events.DATALOADER_STOP_ITERATION, self._calls_of(Events.DATALOADER_STOP_ITERATION))
         if feed.iterator is over:
             feed.new_pass(state.dataloader, state.epoch)
             self._open_feed()
@@ -309,7 +312,8 @@ class Loop(Emitter):
             state.epoch, state.iteration, type(error).__name__, str(error),
         )  # fmt: skip
         try:
-            for call in self._calls_of(Events.EXCEPTION_RAISED):
+            calls, self.last_event_name = self._calls_of(Events.EXCEPTION_RAISED), Events.EXCEPTION_RAISED
+            for call in calls:
                 try:
                     call(self)
                 except Exception as raised:  # the first cause must not be lost

@@ -29,6 +29,7 @@ class Engine(Loop):
         state: where the run is, for handlers to read and add to.
         logger: told of starts and ends at level INFO; ``shoal.engine.Engine`` unless another one is put here.
         exception: while handlers of EXCEPTION_RAISED run, the exception; else None.
+        last_event_name: the event whose handlers are being called, or were last; None before the first.
         state_dict_user_keys: names of attributes of ``state`` that ``state_dict`` holds besides its own.
 
     Raises:
