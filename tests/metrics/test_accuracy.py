@@ -114,6 +114,22 @@ def test_batches_of_another_kind_are_refused_until_reset():
     metric.update((torch.zeros(4), torch.zeros(4)))
 
 
+@pytest.mark.parametrize(
+    ("y_pred", "y", "options", "spoilt"),
+    [
+        (torch.zeros(4, 3), torch.tensor([0, 3, -1, 2]), {}, 2),
+        (torch.zeros(4, 3), torch.tensor([0.0, 3.0, 1.0, 2.0]), {}, 1),
+        (torch.zeros(3), torch.tensor([0, 2, 1]), {}, 1),
+        (torch.zeros(2, 2), torch.tensor([[0, 2], [1, -1]]), {"is_multilabel": True}, 2),
+    ],
+)
+def test_labels_that_are_no_class_are_reported_with_their_number(y_pred, y, options, spoilt):
+    metric = Accuracy(**options)
+    metric.update((y_pred, y))
+    with pytest.raises(UsageError, match=f"{spoilt} labels that are no class"):
+        metric.compute()
+
+
 def test_predictions_that_are_not_thresholded_are_reported_with_their_number():
     metric = Accuracy()
     metric.update((torch.tensor([0.0, 0.5, 1.0]), torch.tensor([0, 1, 1])))
@@ -164,5 +180,5 @@ def test_outputs_are_transformed_picked_from_mappings_and_left_out():
 def test_counts_beyond_the_whole_numbers_of_floats_stay_exact():
     metric = Accuracy()
     half = 2**60
-    state = {"sum": torch.tensor(half - 1), "count": torch.tensor(half), "not_binary": torch.tensor(0)}
+    state = {**metric.state(), "sum": torch.tensor(half - 1), "count": torch.tensor(half)}
     assert metric.compute_from(metric.merge([state, state])) == np.float64(1.0) - 2**-60

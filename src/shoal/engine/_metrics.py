@@ -4,83 +4,91 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shoal import runtime
-from shoal._registry import nearest
+from shoal.engine._handlers import restrict
+from shoal.engine.events import Events
 from shoal.errors import CollectiveError, NotComputableError, UsageError
 from shoal.metrics import Metric
+from shoal.metrics.base import Inlet, merged_parts
+from shoal.metrics.usage import BatchFiltered, MetricUsage, Moment, UsageLike, usage_of
 
 if TYPE_CHECKING:
     from shoal.engine._handlers import Call
     from shoal.engine.engine import Engine
     from shoal.engine.state import State
 
-__all__ = ["USAGES", "MetricTable", "Usage"]
-
-Moment = Literal["run", "epoch", "iteration"]
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """When a metric starts anew, and when its value is put into ``state.metrics``."""
-
-    reset: Moment
-    publish: Moment
-
-
-USAGES = {
-    "epoch_wise": Usage(reset="epoch", publish="epoch"),
-    "batch_wise": Usage(reset="iteration", publish="iteration"),
-    "running_epoch_wise": Usage(reset="run", publish="epoch"),
-    "running_batch_wise": Usage(reset="run", publish="iteration"),
-    "single_epoch_running_batch_wise": Usage(reset="epoch", publish="iteration"),
-}
+__all__ = ["MetricTable"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
     name: str
     metric: Metric
-    usage: Usage
+    usage: MetricUsage
+
+
+@dataclass(frozen=True, slots=True)
+class _Feed:
+    """How a metric that holds samples is fed, for all that are made of it, and the first name that asked for it."""
+
+    inlet: Inlet
+    usage: MetricUsage
+    name: str
+
+    def fits(self, inlet: Inlet, usage: MetricUsage) -> bool:
+        """Whether one and the same feeding serves both; when values are shown may differ."""
+        own, other = self.inlet, inlet
+        same_way = (own.transforms, own.skip_unrolling) == (other.transforms, other.skip_unrolling)
+        return same_way and self.usage.reset == usage.reset and _filters(self.usage) == _filters(usage)
 
 
 class MetricTable:
-    """The metrics attached to one engine, by name. All that give their value at one moment share one collective."""
+    """The metrics attached to one engine, by name. All that give their value at one moment share one collective.
+
+    A metric that holds samples is fed once an iteration and gathered once a collective, however many of those that are
+    attached are made of it.
+    """
 
     def __init__(self) -> None:
         self._links: dict[str, _Link] = {}
+        self._feeds: tuple[_Feed, ...] = ()
+        self._flat: set[str] = set()  # keys of values that are mappings, put into state.metrics
 
-    def attach(self, metric: Metric, name: str, usage: str | None) -> None:
-        """Attach under ``name``; raises UsageError for a name that is taken or a usage that doesn't exist."""
+    def attach(self, metric: Metric, name: str, usage: UsageLike | None) -> None:
+        """Attach under ``name``.
+
+        Raises:
+            UsageError: the name is taken, the usage doesn't exist, or the metric is made of one that is fed in another
+                way here.
+        """
         if name in self._links:
             raise UsageError(
                 f"a metric was to be attached as {name!r}, which is the name of {self._links[name].metric!r} here; "
                 "choose another name or detach that one first"
             )
-        chosen = usage or metric.default_usage
-        if chosen not in USAGES:
-            raise UsageError(
-                f"the metric {name!r} was to be attached with usage={chosen!r}{nearest(chosen, USAGES)}; "
-                f"choose one of {', '.join(USAGES)}"
-            )
-        self._links[name] = _Link(name, metric, USAGES[chosen])
+        link = _Link(name, metric, usage_of(usage or metric.default_usage, name))
+        self._put({**self._links, name: link})
 
-    def detach(self, metric: Metric) -> None:
-        """Detach from every name; raises UsageError where it is attached to none."""
-        if not self.has(metric):
-            raise UsageError(f"{metric!r} was to be detached from an engine to which it is not attached")
-        self._links = {name: link for name, link in self._links.items() if link.metric is not metric}
+    def detach(self, metric: Metric, usage: UsageLike | None = None) -> None:
+        """Detach from every name, or those of one usage; raises UsageError where there is none."""
+        found = self._names_of(metric, usage)
+        if not found:
+            asked = "" if usage is None else f" with usage={usage!r}"
+            raise UsageError(f"{metric!r} was to be detached from an engine to which it is not attached{asked}")
+        self._put({name: link for name, link in self._links.items() if name not in found})
 
-    def has(self, metric: Metric) -> bool:
-        """Whether ``metric`` is attached."""
-        return any(link.metric is metric for link in self._links.values())
+    def has(self, metric: Metric, usage: UsageLike | None = None) -> bool:
+        """Whether ``metric`` is attached, with any usage or the one given."""
+        return bool(self._names_of(metric, usage))
 
     def calls(self) -> tuple[Call, ...]:
         """What to call after each iteration."""
-        calls = [_taking(link.metric, anew=link.usage.reset == "iteration") for link in self._links.values()]
+        calls = [_taking(feed) for feed in self._feeds]
         each = [link for link in self._links.values() if link.usage.publish == "iteration"]
         calls.extend(_showing(link) for link in each if not link.metric.merges)
         if any(link.metric.merges for link in each):
@@ -89,9 +97,15 @@ class MetricTable:
 
     def reset(self, *moments: Moment) -> None:
         """Start anew the metrics that do so at one of ``moments``."""
-        for link in self._links.values():
-            if link.usage.reset in moments:
-                link.metric.reset()
+        for feed in self._feeds:
+            if feed.usage.reset in moments:
+                feed.inlet.part.reset()
+
+    def renew(self) -> None:
+        """Start anew all metrics but those whose own state was loaded since the last run: the engine's was now."""
+        for feed in self._feeds:
+            if not feed.inlet.part.was_loaded:
+                feed.inlet.part.reset()
 
     def claim(self) -> None:
         """Mark the metrics as in use by this engine's run.
@@ -99,28 +113,34 @@ class MetricTable:
         Raises:
             UsageError: another engine that is running uses one; both would add to the same sums.
         """
-        for link in self._links.values():
-            if link.metric.in_use_by not in (None, self):
-                self.release()
-                raise UsageError(
-                    f"the metric {link.name!r} is attached to another engine too, which is running; engines that run "
-                    "one inside the other need a metric object each"
-                )
-            link.metric.in_use_by = self
+        for feed in self._feeds:
+            for metric in (feed.inlet.part, *feed.inlet.part.sources()):
+                if metric.in_use_by not in (None, self):
+                    self.release()
+                    raise UsageError(
+                        f"the metric {feed.name!r} is attached to another engine too, which is running; engines that "
+                        "run one inside the other need a metric object each"
+                    )
+                metric.in_use_by = self
+                metric.was_loaded = False
 
     def release(self) -> None:
         """Undo ``claim``."""
-        for link in self._links.values():
-            if link.metric.in_use_by is self:
-                link.metric.in_use_by = None
+        for feed in self._feeds:
+            for metric in (feed.inlet.part, *feed.inlet.part.sources()):
+                if metric.in_use_by is self:
+                    metric.in_use_by = None
 
     def forget(self, state: State) -> None:
         """Take the values of an earlier run out of ``state.metrics``."""
-        for name in self._links:
+        for name in (*self._links, *self._flat):
             state.metrics.pop(name, None)
+        self._flat.clear()
 
     def publish(self, state: State, moment: Moment, *, lenient: bool = False) -> None:
         """Put the values of the metrics of ``moment``, over all ranks, into ``state.metrics``; one collective in all.
+
+        After an iteration, metrics whose value is each rank's own take no part.
 
         Args:
             state: of the engine.
@@ -131,39 +151,99 @@ class MetricTable:
             NotComputableError: a metric has seen no sample on any rank, and not ``lenient``.
             CollectiveError: the ranks have different metrics attached.
         """
-        links = [link for link in self._links.values() if link.usage.publish == moment and link.metric.merges]
-        if not links:
+        at_epoch = moment == "epoch"
+        links = [link for link in self._links.values() if link.usage.publish == moment]
+        links = [link for link in links if at_epoch or link.metric.merges]
+        parts = tuple({id(part): part for link in links for part in link.metric.parts()}.values())
+        if not parts:
             return
-        by_rank = runtime.gather_states([link.metric.state() for link in links])
+        by_rank = runtime.gather_states([part.state() for part in parts])
         counts = [len(states) for states in by_rank]
-        if set(counts) != {len(links)}:
+        if set(counts) != {len(parts)}:
             raise CollectiveError(
                 f"an engine has {counts} metrics attached on ranks 0 to {len(counts) - 1}; attach the same on each"
             )
-        for place, link in enumerate(links):
-            merged = link.metric.merge([states[place] for states in by_rank])
-            _put(state, link, lambda link=link, merged=merged: link.metric.compute_from(merged), lenient)  # type: ignore[misc]
+        merged = dict(zip(map(id, parts), merged_parts(parts, by_rank), strict=True))
+        for link in links:
+            own = [merged[id(part)] for part in link.metric.parts()]
+            self._show(state, link, lambda link=link, own=own: link.metric.compute_from_parts(own), lenient)  # type: ignore[misc]
+
+    def _show(self, state: State, link: _Link, compute: Callable[[], Any], lenient: bool) -> None:
+        try:
+            value = compute()
+        except NotComputableError as error:
+            state.metrics.pop(link.name, None)
+            if lenient:
+                return
+            raise NotComputableError(f"the metric {link.name!r}: {error}") from error
+        link.metric.shown(value)
+        value = _plain(value)
+        if isinstance(value, Mapping):
+            if link.name in value:
+                raise UsageError(
+                    f"the metric {link.name!r} has values named {list(value)}, one of them as itself; attach it under "
+                    "another name"
+                )
+            flat = {key: item for key, item in value.items() if key not in self._links}
+            state.metrics.update(flat)
+            self._flat.update(flat)
+        state.metrics[link.name] = value
+
+    def _names_of(self, metric: Metric, usage: UsageLike | None) -> list[str]:
+        asked = None if usage is None else usage_of(usage, "")
+        return [n for n, link in self._links.items() if link.metric is metric and asked in (None, link.usage)]
+
+    def _put(self, links: dict[str, _Link]) -> None:
+        feeds: dict[int, _Feed] = {}
+        for link in links.values():
+            for inlet in link.metric.inlets():
+                feed = feeds.setdefault(id(inlet.part), _Feed(inlet, link.usage, link.name))
+                if not feed.fits(inlet, link.usage):
+                    raise _two_ways(feed, link)
+        for feed in feeds.values():
+            for source in feed.inlet.part.sources():
+                if any(id(inlet.part) in feeds for inlet in source.inlets()):
+                    raise UsageError(
+                        f"the metric {feed.name!r} starts the {type(source).__name__} that it is made of anew in each "
+                        "iteration, which is also attached on its own, or part of another; give it an object of its own"
+                    )
+        self._links, self._feeds = links, tuple(feeds.values())
 
 
-def _put(state: State, link: _Link, compute: Callable[[], Any], lenient: bool) -> None:
-    try:
-        value = compute()
-    except NotComputableError as error:
-        state.metrics.pop(link.name, None)
-        if lenient:
-            return
-        raise NotComputableError(f"the metric {link.name!r}: {error}") from error
-    if isinstance(value, torch.Tensor) and value.dim() == 0:
-        value = value.item()
-    if isinstance(value, Mapping):
-        state.metrics.update(value)
-    state.metrics[link.name] = value
+def _two_ways(feed: _Feed, link: _Link) -> UsageError:
+    part = type(feed.inlet.part).__name__
+    if feed.usage == link.usage:
+        return UsageError(
+            f"the metrics {feed.name!r} and {link.name!r} hand one {part} object an output in different forms; give "
+            "each an object of its own"
+        )
+    return UsageError(
+        f"the metric {feed.name!r} uses one {part} object with usage={feed.usage!r} and {link.name!r} with "
+        f"usage={link.usage!r}, which start it anew, or feed it, at different times; give each an object of its own"
+    )
 
 
-def _taking(metric: Metric, *, anew: bool) -> Call:
-    take, reset = metric.take, metric.reset
-    if not anew:
+def _filters(usage: MetricUsage) -> dict[str, Any]:
+    return usage.filters if isinstance(usage, BatchFiltered) else {}
+
+
+def _plain(value: Any) -> Any:
+    """The value with numbers in place of tensors without dimensions."""
+    if isinstance(value, torch.Tensor):
+        return value.item() if value.dim() == 0 else value
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def _taking(feed: _Feed) -> Call:
+    inlet, usage, part = feed.inlet, feed.usage, feed.inlet.part
+    plain = not inlet.transforms and not inlet.skip_unrolling
+    take: Callable[[Any], None] = part.take if plain else inlet.take
+    if isinstance(usage, BatchFiltered):
+        chosen = Events.ITERATION_COMPLETED(**usage.filters)
+        return restrict(lambda engine: take(engine.state.output), chosen, attrgetter("state.iteration"))
+    if usage.reset != "iteration":
         return lambda engine: take(engine.state.output)
+    reset = part.reset
 
     def take_anew(engine: Engine) -> None:
         reset()

@@ -6,6 +6,30 @@ from shoal.metrics._table import METRICS
 from shoal.metrics.accuracy import Accuracy
 from shoal.metrics.base import Metric
 from shoal.metrics.loss import Loss
+from shoal.metrics.metrics_lambda import MetricsLambda
 from shoal.metrics.running_average import RunningAverage
+from shoal.metrics.usage import (
+    BatchFiltered,
+    BatchWise,
+    EpochWise,
+    MetricUsage,
+    RunningBatchWise,
+    RunningEpochWise,
+    SingleEpochRunningBatchWise,
+)
 
-__all__ = ["METRICS", "Accuracy", "Loss", "Metric", "RunningAverage"]
+__all__ = [
+    "METRICS",
+    "Accuracy",
+    "BatchFiltered",
+    "BatchWise",
+    "EpochWise",
+    "Loss",
+    "Metric",
+    "MetricUsage",
+    "MetricsLambda",
+    "RunningAverage",
+    "RunningBatchWise",
+    "RunningEpochWise",
+    "SingleEpochRunningBatchWise",
+]

@@ -9,7 +9,6 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.metrics._ratio import Ratio
-from shoal.metrics.base import State
 
 __all__ = ["Accuracy"]
 
@@ -29,33 +28,34 @@ class Accuracy(Ratio):
     multilabel    ``(N, C, ...)`` of 0 or 1                  ``(N, C, ...)``       equal in each of the C labels
     ============  =========================================  ====================  =================================
 
-    Binary and multilabel predictions have to be thresholded (by ``output_transform``); values other than 0 and 1 are
-    counted on the device and reported when the value is computed, so that no update has to wait.
+    Binary and multilabel predictions have to be thresholded (by ``output_transform``). Predictions and labels that are
+    out of place (other than 0 and 1; no class among the C) are counted on the device and reported when the value is
+    computed, so that no update has to wait. (Ignite counts such a label as a wrong prediction.)
 
     Scores with a NaN among them predict nothing right.
 
     Args:
         output_transform: see ``Metric``.
         is_multilabel: whether the labels of a sample do not exclude each other.
-        device: see ``Metric``.
+        device, skip_unrolling: see ``Metric``.
     """
 
-    sum_dtype = torch.int64
+    sums = ("sum", "count", "not_binary", "no_class")
 
     def __init__(
         self,
         output_transform: Callable[[Any], Any] | None = None,
         is_multilabel: bool = False,
         device: torch.device | str | None = None,
+        skip_unrolling: bool = False,
     ) -> None:
         self._is_multilabel = is_multilabel
-        super().__init__(output_transform, device)
+        super().__init__(output_transform, device, skip_unrolling)
 
     def reset(self) -> None:
         """Forget all samples, and of which kind they were."""
         super().reset()
         self._kind: tuple[Kind, int] | None = None
-        self._not_binary: torch.Tensor | None = None
 
     @torch.no_grad()
     def update(self, output: Any) -> None:
@@ -80,26 +80,29 @@ class Accuracy(Ratio):
             if y_pred.is_floating_point():  # argmax takes NaN for the highest score
                 right &= ~y_pred.isnan().any(dim=1)
         else:
-            self._check_binary(y_pred)
+            if y_pred.dtype != torch.bool:
+                self.add(not_binary=((y_pred != 0) & (y_pred != 1)).sum())
             right = y_pred.reshape(y.shape) == y if kind == "binary" else (y_pred == y).all(dim=1)
-        self.add(right.sum(), right.numel())
-
-    def state(self) -> State:
-        """``sum``, ``count`` and ``not_binary`` (how many predictions had to be 0 or 1 and weren't), all int64."""
-        spoilt = torch.zeros((), dtype=torch.int64) if self._not_binary is None else self._not_binary.cpu()
-        return {**super().state(), "not_binary": spoilt}
+        if y.dtype != torch.bool:
+            self.add(no_class=((y < 0) | (y >= (num_classes if kind == "multiclass" else 2))).sum())
+        self.add(sum=right.sum(), count=right.numel())
 
     def compute_from(self, state: Mapping[str, torch.Tensor]) -> float:
         """``sum / count``.
 
         Raises:
             NotComputableError: it holds no sample.
-            UsageError: predictions that have to be 0 or 1 were not.
+            UsageError: predictions that have to be 0 or 1 were not, or labels were no class.
         """
-        if spoilt := int(state["not_binary"]):
+        if spoilt := int(state["not_binary"].sum()):
             raise UsageError(
                 f"Accuracy was given {spoilt} binary or multilabel predictions that are neither 0 nor 1; threshold "
                 "them by output_transform, or give scores of shape (N, C, ...) for classes of shape (N, ...)"
+            )
+        if spoilt := int(state["no_class"].sum()):
+            raise UsageError(
+                f"Accuracy was given {spoilt} labels that are no class: those beside scores of shape (N, C, ...) must "
+                "be 0 to C - 1, those of binary and multilabel predictions 0 or 1; leave others out by output_transform"
             )
         return super().compute_from(state)
 
@@ -114,13 +117,6 @@ class Accuracy(Ratio):
         if y.dim() > 0 and _without_one(y_pred.shape) == _without_one(y.shape):
             return "binary", 2
         raise _misfit(y_pred, y, "Accuracy takes (N, C, ...) and (N, ...) for classes, or (N, ...) twice for 0 and 1")
-
-    def _check_binary(self, y_pred: torch.Tensor) -> None:
-        if y_pred.dtype == torch.bool:
-            return
-        spoilt = ((y_pred != 0) & (y_pred != 1)).sum()
-        spoilt = spoilt.to(self.device or spoilt.device)
-        self._not_binary = spoilt if self._not_binary is None else self._not_binary + spoilt.to(self._not_binary.device)
 
 
 def _pair(output: Any) -> tuple[torch.Tensor, torch.Tensor]:

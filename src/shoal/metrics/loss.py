@@ -14,7 +14,9 @@ __all__ = ["Loss"]
 
 
 class Loss(Ratio):
-    """The mean loss over all samples: each batch's mean, weighted by the batch's size, added up in float64.
+    """The mean loss over all samples: each batch's mean, weighted by the batch's size.
+
+    Added up in float64, or in float32 on devices without it (MPS).
 
     ``update`` takes ``(y_pred, y)`` or ``(y_pred, y, kwargs)``, where kwargs go to the loss function.
 
@@ -24,7 +26,7 @@ class Loss(Ratio):
         batch_size: the weight of a batch from its ``y``: what the loss function divides by; it may return a tensor. By
             default the number of samples, without those that ``CrossEntropyLoss`` and ``NLLLoss`` ignore
             (``ignore_index``).
-        device: see ``Metric``.
+        device, skip_unrolling: see ``Metric``.
 
     Raises:
         UsageError: the loss function is one of torch's that returns no mean (``reduction``), or one that weighs classes
@@ -37,6 +39,7 @@ class Loss(Ratio):
         output_transform: Callable[[Any], Any] | None = None,
         batch_size: Callable[[Any], int | torch.Tensor] | None = None,
         device: torch.device | str | None = None,
+        skip_unrolling: bool = False,
     ) -> None:
         if (reduction := getattr(loss_fn, "reduction", "mean")) != "mean":
             raise UsageError(
@@ -51,7 +54,7 @@ class Loss(Ratio):
             )
         self._loss_fn = loss_fn
         self._batch_size = batch_size or _counter_for(loss_fn)
-        super().__init__(output_transform, device)
+        super().__init__(output_transform, device, skip_unrolling)
 
     @torch.no_grad()
     def update(self, output: Any) -> None:
@@ -79,12 +82,12 @@ class Loss(Ratio):
             # The mean over no sample is NaN, which would spoil the sum.
             loss = torch.where(count.to(loss.device) > 0, loss, torch.zeros_like(loss))
             count = count.detach().to(loss.device)
-        self.add(loss.to(self.sum_dtype) * count, count)
+        self.add(sum=self._prepared(loss) * count, count=count)
 
 
 def _counter_for(loss_fn: Callable[..., torch.Tensor]) -> Callable[[Any], int | torch.Tensor]:
     """What the loss function divides by."""
-    if not isinstance(loss_fn, torch.nn.CrossEntropyLoss | torch.nn.NLLLoss) or loss_fn.ignore_index < 0:
+    if not isinstance(loss_fn, torch.nn.CrossEntropyLoss | torch.nn.NLLLoss):
         return len
     ignored = loss_fn.ignore_index
 

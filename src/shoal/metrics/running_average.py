@@ -56,14 +56,14 @@ class RunningAverage(Metric):
         """Forget all values."""
         self._value: Any = None
 
-    def take(self, engine_output: Any) -> None:
+    def take(self, engine_output: Any, skip_unrolling: bool = False) -> None:
         """Average the output, or what ``src`` makes of it; None leaves the average as it is."""
         src = self._src
         if src is not None:
             if engine_output is None:
                 return
             src.reset()
-            src.take(engine_output)
+            src.take(engine_output, skip_unrolling)
             self.update(src.peek())
             return
         transform = self.output_transform
