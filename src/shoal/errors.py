@@ -10,6 +10,7 @@
     ├── WorkerInterruptedError (RuntimeError)   a launch was ended by a signal
     ├── DataError             (ValueError)      a data set, file, row or sample that cannot be used
     ├── CheckpointError       (RuntimeError)    a checkpoint that cannot be written, found, read or applied
+    ├── TrackerError          (RuntimeError)    a record that a tracker's service did not take
     └── NotComputableError    (RuntimeError)    a metric that has seen no sample
 
 Texts follow one form: what was asked, what was found, what to do.
@@ -26,6 +27,7 @@ __all__ = [
     "MissingExtraError",
     "NotComputableError",
     "ShoalError",
+    "TrackerError",
     "UsageError",
     "WorkerFailedError",
     "WorkerInterruptedError",
@@ -89,6 +91,10 @@ class DataError(ShoalError, ValueError):
 
 class CheckpointError(ShoalError, RuntimeError):
     """A checkpoint that cannot be written, found, read or applied."""
+
+
+class TrackerError(ShoalError, RuntimeError):
+    """A record that a tracker's file, library or service did not take; the cause is its own error."""
 
 
 class NotComputableError(ShoalError, RuntimeError):

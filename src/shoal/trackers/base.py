@@ -1,26 +1,24 @@
-"""What a tracker is, and the loose values that people hand to one made plain."""
+"""What a tracker is, and what those that come with Shoal share."""
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import logging
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from numbers import Number
-from pathlib import PurePath
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
-
-import torch
+from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from shoal import runtime
+from shoal.errors import ShoalError, TrackerError, UsageError
+from shoal.trackers._plain import plain_config, scalars
+from shoal.trackers.media import Figure, Histogram, Image, Medium, Text, as_medium
 
-__all__ = ["RankZeroTracker", "Tracker", "plain_config", "scalars"]
+__all__ = ["OnError", "RankZeroTracker", "Tracker"]
 
 _log = logging.getLogger(__name__)
-_MAX_DEPTH = 20
+
+OnError: TypeAlias = Literal["raise", "warn"]
 
 
 @runtime_checkable
@@ -43,6 +41,19 @@ class Tracker(Protocol):
         """Record how the run was configured; values of any type are stored, unusual ones as text."""
         ...
 
+    def log_media(self, media: Mapping[str, Any], *, step: int, prefix: str = "", axis: str = "iteration") -> None:
+        """Record texts, images, figures and histograms; what the service has no place for is said once in the log.
+
+        Args:
+            media: :class:`Text`, :class:`Image`, :class:`Figure` or :class:`Histogram` by name; a string is a text.
+            step, prefix, axis: as in :meth:`log_metrics`.
+        """
+        ...
+
+    def log_artifact(self, path: str | os.PathLike[str], name: str | None = None) -> None:
+        """Store a copy of a file under ``name``, by default the file's own."""
+        ...
+
     def close(self) -> None:
         """Write out what is left. A second call does nothing."""
         ...
@@ -52,11 +63,31 @@ class RankZeroTracker:
     """What trackers share: nothing is opened before the first record, and then on rank 0 alone.
 
     A constructor can therefore run before any process group exists, and on every rank. Subclasses implement
-    ``_write_metrics``, ``_write_config`` and ``_close``.
+    ``_write_metrics``, ``_write_config`` and ``_close``, and of ``_write_text``, ``_write_image``, ``_write_figure``,
+    ``_write_histogram`` and ``_write_artifact`` those that their service has a place for.
+
+    A record that cannot be written raises :class:`shoal.errors.TrackerError`, which ends the training on all ranks;
+    its last checkpoint is there. Services that send in the background (ClearML, Weights & Biases, trackio) bridge an
+    outage themselves and log it: from them an error comes only where they refuse a record.
+
+    Args:
+        on_error: ``"raise"`` (default), or ``"warn"``: the training goes on, each kind of error is logged once, and
+            ``close`` says how many records were lost.
+
+    Raises:
+        UsageError: ``on_error`` is something else.
     """
 
+    on_error: OnError = "raise"
     _is_closed = False
-    _warned: frozenset[str] = frozenset()
+    _failed = False
+    _said: frozenset[str] = frozenset()
+    _num_lost = 0
+
+    def __init__(self, *, on_error: OnError = "raise") -> None:
+        if on_error not in ("raise", "warn"):
+            raise UsageError(f"asked for on_error={on_error!r}; give 'raise' or 'warn'")
+        self.on_error = on_error
 
     def log_metrics(self, metrics: Mapping[str, Any], *, step: int, prefix: str = "", axis: str = "iteration") -> None:
         """Record numbers; see :class:`Tracker`."""
@@ -65,23 +96,71 @@ class RankZeroTracker:
         values = {}
         for name, value in metrics.items():
             found = dict(scalars(name, value))
-            if not found and name not in self._warned:
-                self._warned |= {name}
-                _log.warning("The metric '%s' is a %s and not recorded: it has no number", name, type(value).__name__)
+            if not found:
+                kind = type(value).__name__
+                self._say_once(name, "The metric '%s' is a %s and not recorded: it has no number", name, kind)
             values.update({f"{prefix}/{key}" if prefix else key: number for key, number in found.items()})
         if values:
-            self._write_metrics(values, int(step), axis)
+            self._attempt(f"metrics of step {int(step)}", self._write_metrics, values, int(step), axis)
 
     def log_config(self, config: Mapping[str, Any]) -> None:
         """Record how the run was configured; see :class:`Tracker`."""
         if runtime.current().is_main:
-            self._write_config({str(key): plain_config(value) for key, value in config.items()})
+            plain = {str(key): plain_config(value) for key, value in config.items()}
+            self._attempt("the configuration", self._write_config, plain)
+
+    def log_media(self, media: Mapping[str, Any], *, step: int, prefix: str = "", axis: str = "iteration") -> None:
+        """Record texts, images, figures and histograms; see :class:`Tracker`.
+
+        Raises:
+            UsageError: a value is none of these; on rank 0.
+        """
+        if not runtime.current().is_main:
+            return
+        wrapped = {f"{prefix}/{name}" if prefix else name: as_medium(name, value) for name, value in media.items()}
+        for name, medium in wrapped.items():
+            self._attempt(f"'{name}' of step {int(step)}", self._write_medium, name, medium, int(step), axis)
+
+    def log_artifact(self, path: str | os.PathLike[str], name: str | None = None) -> None:
+        """Store a copy of a file; see :class:`Tracker`.
+
+        Raises:
+            UsageError: there is no such file; on rank 0.
+        """
+        if not runtime.current().is_main:
+            return
+        file = Path(path)
+        if not file.is_file():
+            raise UsageError(f"asked to store the file '{file}', which is not there; give a file, packed if it's many")
+        self._attempt(f"the file '{file}'", self._write_artifact, file, name or file.name)
 
     def close(self) -> None:
         """Write out what is left; see :class:`Tracker`."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._close()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._attempt("what was left", self._close)
+        if self._num_lost:
+            _log.warning("%s has lost %d records; the first errors are above", type(self).__name__, self._num_lost)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which run of the service is written to, for a checkpoint; None before the first record, or without runs."""
+        return {"run_id": self._run_id()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on in the run of the service that an earlier training has written to, if the service has runs.
+
+        Raises:
+            UsageError: this tracker already writes to another one.
+        """
+        wanted, found = state_dict.get("run_id"), self._run_id()
+        if wanted is not None and found is not None and wanted != found:
+            raise UsageError(
+                f"asked to go on in the run {wanted!r}, and {type(self).__name__} has written to {found!r} already; "
+                "load the checkpoint before the first record"
+            )
+        if wanted is not None:
+            self._resume(str(wanted))
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +168,63 @@ class RankZeroTracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        self._failed = True
+        try:
+            self.close()
+        except TrackerError as failure:  # what ended the block comes first
+            _log.error("%s", failure)
+
+    def _attempt(self, what: str, write: Callable[..., None], *args: Any) -> None:
+        try:
+            write(*args)
+        except ShoalError:
+            raise
+        except Exception as error:
+            text = f"{type(self).__name__} could not record {what}: {type(error).__name__}: {error}"
+            if self.on_error == "raise":
+                raise TrackerError(
+                    f"{text}; mend what it says and resume from the last checkpoint, or make the tracker with "
+                    "on_error='warn' to train on without what it loses"
+                ) from error
+            self._num_lost += 1
+            self._say_once(type(error).__qualname__, "%s. The training goes on without it", text)
+
+    def _say_once(self, key: str, text: str, *args: object) -> None:
+        if key not in self._said:
+            self._said |= {key}
+            _log.warning(text, *args)
+
+    def _on_rank_zero(self, what: str) -> None:
+        """Raise UsageError on any other rank: a second process must not open the service."""
+        world = runtime.current()
+        if not world.is_main:
+            raise UsageError(
+                f"asked for the {what} of {type(self).__name__} on rank {world.rank}, and only rank 0 has one; "
+                "ask under `if idist.get_rank() == 0:`"
+            )
+
+    def _has_no(self, what: str, name: str) -> None:
+        self._say_once(
+            f"no {what}",
+            "%s has no place for %s; those of '%s' and others are not recorded",
+            type(self).__name__,
+            what,
+            name,
+        )
+
+    def _write_medium(self, name: str, medium: Medium, step: int, axis: str) -> None:
+        match medium:
+            case Text():
+                self._write_text(name, medium, step, axis)
+            case Image():
+                self._write_image(name, medium, step, axis)
+            case Figure():
+                self._write_figure(name, medium, step, axis)
+            case Histogram():
+                self._write_histogram(name, medium, step, axis)
 
     def _write_metrics(self, values: dict[str, float], step: int, axis: str) -> None:
         raise NotImplementedError
@@ -97,50 +232,27 @@ class RankZeroTracker:
     def _write_config(self, config: dict[str, Any]) -> None:
         raise NotImplementedError
 
+    def _write_text(self, name: str, text: Text, step: int, axis: str) -> None:  # noqa: ARG002
+        self._has_no("texts", name)
+
+    def _write_image(self, name: str, image: Image, step: int, axis: str) -> None:  # noqa: ARG002
+        self._has_no("images", name)
+
+    def _write_figure(self, name: str, figure: Figure, step: int, axis: str) -> None:  # noqa: ARG002
+        self._has_no("figures", name)
+
+    def _write_histogram(self, name: str, histogram: Histogram, step: int, axis: str) -> None:  # noqa: ARG002
+        self._has_no("histograms", name)
+
+    def _write_artifact(self, path: Path, name: str) -> None:  # noqa: ARG002
+        self._has_no("files", name)
+
     def _close(self) -> None:
         raise NotImplementedError
 
+    def _run_id(self) -> str | None:
+        """The service's name for the run that is written to."""
+        return None
 
-def scalars(name: str, value: Any) -> Iterator[tuple[str, float]]:
-    """The numbers in a metric's value: one, or several as ``name/0``, ``name/1``, … or ``name/key``; none of a text."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().tolist()
-    elif hasattr(value, "tolist") and not isinstance(value, Number):
-        value = value.tolist()  # a NumPy array
-    if isinstance(value, (bool, int, float)):
-        yield name, float(value)
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from scalars(f"{name}/{key}", item)
-    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        for index, item in enumerate(value):
-            yield from scalars(f"{name}/{index}", item)
-    elif isinstance(value, Number) and not isinstance(value, complex):
-        yield name, float(value)  # type: ignore[arg-type]  # NumPy's and the standard library's numbers convert
-
-
-def plain_config(value: Any, depth: int = 0) -> Any:
-    """A configuration's value in dicts, lists, strings, numbers, booleans and None; what is unusual becomes text."""
-    if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if depth >= _MAX_DEPTH:
-        return str(value)
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, PurePath):
-        return str(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain_config(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_config(item, depth + 1) for item in value]
-    if isinstance(value, AbstractSet):
-        return sorted((plain_config(item, depth + 1) for item in value), key=str)
-    if isinstance(value, torch.Tensor) and value.numel() <= 16:
-        return plain_config(value.detach().cpu().tolist(), depth + 1)
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        return plain_config(value.item(), depth + 1)  # a NumPy number
-    return str(value)
+    def _resume(self, run_id: str) -> None:
+        """Write to this run from now on."""

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
 import os
+import shutil
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from shoal import runtime
-from shoal.trackers.base import RankZeroTracker
+from shoal.trackers.base import OnError, RankZeroTracker
+from shoal.trackers.media import Figure, Histogram, Image, Text
 
 __all__ = ["JsonlTracker", "read_jsonl"]
 
 _log = logging.getLogger(__name__)
-_OWN_KEYS = ("time", "axis", "step")
+_OWN_KEYS = ("time", "axis", "step", "config", "media", "artifact")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -29,11 +34,18 @@ class JsonlTracker(RankZeroTracker):
     they are written as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, and :func:`read_jsonl` turns them
     back. A metric that is called like one of the line's own keys gets an underscore behind its name.
 
+    A line of media is ``{"time": …, "axis": …, "step": …, "media": {"val/worst": {"kind": "image", …}}}``: a text is in
+    the line (``text``), a histogram too (its attributes), an image or a figure in a ``file`` of the folder
+    ``<name>_media`` beside, named from there; plotly's as its JSON. A line of an artifact is ``{"time": …, "artifact":
+    {"name": …, "file": …, "size_bytes": …}}``; it is copied to ``<name>_files``, unless it lies in the folder already.
+
     Args:
         path: the file; its folder is made, and what it holds already is kept.
+        on_error: as in :class:`shoal.trackers.base.RankZeroTracker`.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, on_error: OnError = "raise") -> None:
+        super().__init__(on_error=on_error)
         self.path = Path(path)
         self._descriptor: int | None = None
 
@@ -60,6 +72,46 @@ class JsonlTracker(RankZeroTracker):
 
     def _write_config(self, config: dict[str, Any]) -> None:
         self.write({"time": time.time(), "config": config})
+
+    def _write_text(self, name: str, text: Text, step: int, axis: str) -> None:
+        self._write_entry(name, {"kind": "text", "text": text.text}, step, axis)
+
+    def _write_image(self, name: str, image: Image, step: int, axis: str) -> None:
+        caption = {} if image.caption is None else {"caption": image.caption}
+        file = self._write_file(f"{name}_{axis}_{step}.png", image.png())
+        self._write_entry(name, {"kind": "image", "file": file, **caption}, step, axis)
+
+    def _write_figure(self, name: str, figure: Figure, step: int, axis: str) -> None:
+        ending, content = ("plotly.json", figure.json().encode()) if figure.is_plotly else ("png", figure.png())
+        file = self._write_file(f"{name}_{axis}_{step}.{ending}", content)
+        self._write_entry(name, {"kind": "figure", "file": file}, step, axis)
+
+    def _write_histogram(self, name: str, histogram: Histogram, step: int, axis: str) -> None:
+        self._write_entry(name, {"kind": "histogram", **dataclasses.asdict(histogram)}, step, axis)
+
+    def _write_entry(self, name: str, entry: dict[str, Any], step: int, axis: str) -> None:
+        self.write({"time": time.time(), "axis": axis, "step": step, "media": {name: entry}})
+
+    def _write_file(self, name: str, content: bytes) -> str:
+        folder = self.path.with_name(f"{self.path.stem}_media")
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / _file_name(name)
+        partial = file.with_name(f"{file.name}.part")
+        partial.write_bytes(content)
+        partial.replace(file)
+        return f"{folder.name}/{file.name}"
+
+    def _write_artifact(self, path: Path, name: str) -> None:
+        folder = self.path.parent.resolve()
+        file = path.resolve()
+        if not file.is_relative_to(folder):
+            file = folder / f"{self.path.stem}_files" / _file_name(name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial = file.with_name(f"{file.name}.part")
+            shutil.copyfile(path, partial)
+            partial.replace(file)
+        entry = {"name": name, "file": file.relative_to(folder).as_posix(), "size_bytes": file.stat().st_size}
+        self.write({"time": time.time(), "artifact": entry})
 
     def _close(self) -> None:
         if self._descriptor is not None:
@@ -95,6 +147,12 @@ def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             yield {
                 key: _NOT_FINITE.get(value, value) if isinstance(value, str) else value for key, value in record.items()
             }
+
+
+def _file_name(name: str) -> str:
+    """A file's name for any name; never the same for two."""
+    safe = quote(name, safe=" ,=()[]")
+    return safe if len(safe) <= 180 else f"{zlib.crc32(safe.encode()):08x}-{safe[-160:]}"
 
 
 def _finite(value: Any) -> Any:

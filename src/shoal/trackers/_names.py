@@ -1,0 +1,41 @@
+"""Names that a service forbids, turned into ones that it takes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+__all__ = ["NameMap"]
+
+_log = logging.getLogger(__name__)
+
+
+class NameMap:
+    """Turns names into ones that a service takes, never two into the same; a change is said once.
+
+    Args:
+        service: the service, for the log.
+        clean: returns a name that the service takes; the same for the same.
+        max_length: how long one may be.
+    """
+
+    def __init__(self, service: str, clean: Callable[[str], str], max_length: int = 250) -> None:
+        self._service = service
+        self._clean = clean
+        self._max_length = max_length
+        self._by_name: dict[str, str] = {}
+        self._taken: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        """What ``name`` is called in the service."""
+        if name not in self._by_name:
+            clean = found = self._clean(name)[: self._max_length]
+            number = 2
+            while found in self._taken:
+                found = f"{clean[: self._max_length - 8]}_{number}"
+                number += 1
+            self._taken.add(found)
+            self._by_name[name] = found
+            if found != name:
+                _log.warning("%s takes no name like '%s'; it is recorded as '%s'", self._service, name, found)
+        return self._by_name[name]
