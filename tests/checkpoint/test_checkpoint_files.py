@@ -198,7 +198,7 @@ def test_a_file_that_cannot_grow_leaves_the_previous_checkpoint(tmp_path):
     text, has_cause, kept = queue.get()
     assert "File too large" in text
     assert has_cause
-    assert kept == {"saved": [{"filename": "checkpoint_1.pt", "score": None}]}
+    assert kept == {"saved": [{"filename": "checkpoint_1.pt", "score": None, "step": None}], "last": "checkpoint_1.pt"}
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_1.pt"]
     assert torch.equal(checkpoint.load(tmp_path / "checkpoint_1.pt")["w"], torch.ones(1000))
 

@@ -57,13 +57,42 @@ def test_without_a_score_the_newest_stay(count, n_saved):
     assert kept == set(range(count)[-n_saved:] if n_saved else range(count))
 
 
-def test_a_file_of_the_same_name_is_replaced_and_never_deleted():
+def test_a_checkpoint_of_the_same_step_and_score_takes_its_own_place():
     retention = Retention(1)
-    retention.commit(retention.plan("a", 0.5))
-    plan = retention.plan("a", 0.5)
-    assert plan is not None and plan.dropped == ()
-    assert retention.plan("a", 0.49999) is None
-    assert retention.plan("a", NAN) is None
+    retention.commit(retention.plan("a", 0.5, 7))
+    plan = retention.plan("a", 0.5, 7)
+    assert plan is not None and plan.dropped == () and plan.filename == "a"
+    assert retention.plan("a", 0.5, 8) is None
+    assert retention.plan("a", 0.49999, 7) is None
+    assert retention.plan("a", NAN, 7) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, 1, 2]), st.integers(0, 2))), st.integers(1, 3))
+def test_no_two_that_stay_share_a_file_and_no_file_that_stays_is_deleted(offers, n_saved):
+    retention, files = Retention(n_saved, greater_or_equal=True), {}
+    for number, (name, step, score) in enumerate(offers):
+        plan = retention.plan(f"{name}.pt", float(score), step)
+        if plan is None:
+            continue
+        files[plan.filename] = number
+        retention.commit(plan)
+        for gone in plan.dropped:
+            del files[gone]
+        assert len({item.filename for item in retention.saved}) == len(retention.saved)
+        assert {item.filename for item in retention.saved} == set(files)
+        by_name = {item.filename: item for item in retention.saved}
+        assert all(by_name[file].score == offers[number][2] for file, number in files.items())
+
+
+def test_fewer_that_stay_than_were_kept_before_a_resume():
+    retention = Retention(3)
+    for score in (0.1, 0.2, 0.3):
+        retention.commit(retention.plan(f"{score}", score))
+    fewer = Retention(1)
+    fewer.load_state_dict(retention.state_dict())
+    assert fewer.plan("0.15", 0.15) is None
+    plan = fewer.plan("0.4", 0.4)
+    assert (plan.saved[0].filename, plan.dropped) == ("0.4", ("0.1", "0.2", "0.3"))
 
 
 def test_n_saved_of_zero_is_refused():
@@ -151,7 +180,7 @@ def test_a_state_that_does_not_fit_says_which_keys_differ(caplog):
     state = {"weight": torch.zeros(2, 2), "scale": torch.zeros(2)}
     with pytest.raises(CheckpointError, match=r"(?s)'model'.*Linear.*bias.*scale") as caught:
         restore_states({"model": nn.Linear(2, 2)}, state)
-    assert caught.value.__cause__ is not None
+    assert "strict=False" in str(caught.value)
     with caplog.at_level(logging.WARNING):
         restore_states({"model": nn.Linear(2, 2)}, state, strict=False)
     assert "bias" in caplog.text and "scale" in caplog.text

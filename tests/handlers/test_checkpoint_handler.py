@@ -106,11 +106,48 @@ def test_lower_is_better_with_a_negative_sign_and_a_missing_metric_is_named(tmp_
 
 def test_an_evaluation_twice_at_one_epoch_with_one_score_is_one_file(tmp_path):
     engine = _engine()
-    handler = Checkpoint({"m": nn.Linear(1, 1)}, tmp_path, score_name="acc", n_saved=2)
+    handler = Checkpoint(
+        {"m": nn.Linear(1, 1)}, tmp_path, score_name="acc", n_saved=2, global_step_transform=lambda *_: 3
+    )
     engine.state.metrics["acc"] = 0.5
     handler(engine)
     handler(engine)
-    assert _names(tmp_path) == ["m_acc=0.5000.pt"]
+    assert _names(tmp_path) == ["m_3_acc=0.5000.pt"]
+
+
+def test_scores_that_look_the_same_do_not_share_a_file(tmp_path):
+    model, engine = nn.Linear(1, 1, bias=False), _engine()
+    handler = Checkpoint({"m": model}, tmp_path, score_name="acc", n_saved=2)
+    for score in (0.50001, 0.50003, 0.50001, 0.50002):
+        model.weight.data.fill_(score)
+        engine.state.metrics["acc"] = score
+        handler(engine)
+    assert _names(tmp_path) == ["m_acc=0.5000-2.pt", "m_acc=0.5000.pt"]
+    assert handler.saved == [(0.50002, "m_acc=0.5000.pt"), (0.50003, "m_acc=0.5000-2.pt")]
+    for score, name in handler.saved:
+        assert torch.load(tmp_path / name)["weight"].item() == pytest.approx(score)
+    assert handler.best_checkpoint == tmp_path / "m_acc=0.5000-2.pt"
+    assert handler.last_checkpoint == tmp_path / "m_acc=0.5000.pt"
+
+
+@pytest.mark.parametrize("pattern", ["{name}.{ext}", "{name}_{score}.{ext}", "{global_step}_{name}.{ext}"])
+def test_no_pattern_of_ones_own_loses_a_file(tmp_path, pattern):
+    evaluator = _engine()
+    handler = Checkpoint({"m": nn.Linear(1, 1)}, tmp_path, score_name="acc", n_saved=3, filename_pattern=pattern)
+    evaluator.add_event_handler(Events.COMPLETED, handler)
+    for score in (0.5, 0.5, math.nan, 0.7, 0.7, 0.1):
+        evaluator.state.metrics["acc"] = score
+        evaluator.fire_event(Events.COMPLETED)
+    assert sorted(item.filename for item in handler.saved) == _names(tmp_path)
+    assert sorted(item.priority for item in handler.saved) == [0.5, 0.7, 0.7]
+
+
+def test_a_fixed_name_is_replaced_where_one_checkpoint_is_kept(tmp_path):
+    engine = _engine()
+    handler = Checkpoint({"m": nn.Linear(1, 1)}, tmp_path, filename_pattern="{name}.{ext}")
+    for engine.state.iteration in (1, 2, 3):
+        handler(engine)
+        assert _names(tmp_path) == ["m.pt"]
 
 
 def test_which_files_are_kept_survives_a_resume(tmp_path):

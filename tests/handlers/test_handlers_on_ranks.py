@@ -82,7 +82,9 @@ def test_what_handlers_do_on_two_ranks(tmp_path):
     first, second = run_workers(work, 2, str(tmp_path))
     assert first == second
     kept = ["training_checkpoint_4.pt", "training_checkpoint_6.pt"]
-    assert first["bookkeeping"] == {"saved": [{"filename": name, "score": None} for name in kept]}
+    steps = {name: int(name.removesuffix(".pt").rpartition("_")[2]) for name in kept}
+    saved = [{"filename": name, "score": None, "step": steps[name]} for name in kept]
+    assert first["bookkeeping"] == {"saved": saved, "last": kept[1]}
     assert first["files"] == ["alone/model_2.pt", *(f"run-of-rank-0/{name}" for name in kept)]
     assert first["folders"] == ["alone", "run-of-rank-0", "tb-of-rank-0"]
     assert first["same"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from shoal import runtime
 from shoal.checkpoint.naming import Naming
 from shoal.checkpoint.retention import Retention
 from shoal.checkpoint.store import FolderStore, Store
+from shoal.errors import UsageError
 
 __all__ = ["CheckpointManager"]
 
@@ -31,6 +33,9 @@ class CheckpointManager:
         n_saved: how many stay; None keeps all.
         greater_or_equal: whether an equal score replaces the worst that is kept.
         save_on_rank: the rank that saves.
+
+    Raises:
+        UsageError: an argument cannot work, or ``store`` is a folder that another rank writes.
     """
 
     def __init__(
@@ -45,6 +50,11 @@ class CheckpointManager:
         self.store: Any = (
             FolderStore(store, save_on_rank=save_on_rank) if isinstance(store, (str, os.PathLike)) else store
         )
+        if isinstance(self.store, FolderStore) and self.store.save_on_rank != save_on_rank:
+            raise UsageError(
+                f"asked to save on rank {save_on_rank} in '{self.store.dirname}', which rank "
+                f"{self.store.save_on_rank} writes: nothing would ever be saved; give both the same save_on_rank"
+            )
         self.naming = naming or Naming()
         self.retention = Retention(n_saved, greater_or_equal=greater_or_equal)
         self.save_on_rank = save_on_rank
@@ -57,6 +67,8 @@ class CheckpointManager:
         step: int | None = None,
         score: float | None = None,
         filename_step: int | None = None,
+        same_step: int | None = None,
+        name: str | None = None,
     ) -> str | None:
         """Save a checkpoint if it is good enough to stay, then delete those that have to go for it.
 
@@ -66,25 +78,31 @@ class CheckpointManager:
             step: where the training is; given to the store.
             score: higher is better; None saves always, and the oldest goes.
             filename_step: the step that the file's name shows; None leaves it out.
+            same_step: two checkpoints of one such step and one score are the same one, and the newer takes the older's
+                place; None: this one is like no other.
+            name: what is saved, instead of the name in ``naming``.
 
         Returns:
             the file's name, or None where the score was not good enough.
 
         Raises:
             CheckpointError: it could not be saved. Nothing was deleted.
+            UsageError: there is no such rank as ``save_on_rank``.
         """
-        filename = self.naming.filename(step=filename_step, score=score)
-        plan = self.retention.plan(filename, score)
+        self._check_rank()
+        naming = self.naming if name is None else replace(self.naming, name=name)
+        plan = self.retention.plan(naming.filename(step=filename_step, score=score), score, same_step)
         if plan is None:
             return None
+        filename = plan.filename
         if self.saves_here:
             metadata = {
-                "basename": "_".join(part for part in (self.naming.prefix, self.naming.name) if part),
-                "score_name": self.naming.score_name,
+                "basename": "_".join(part for part in (naming.prefix, naming.name) if part),
+                "score_name": naming.score_name,
                 "priority": step if score is None else score,
                 "step": step,
             }
-            self._store(collect(self.retention.state_dict(plan)), filename, metadata)
+            self._store(collect({**self.retention.state_dict(plan), "last": filename}), filename, metadata)
         self.retention.commit(plan)
         self.last_filename = filename
         if self.saves_here:
@@ -92,10 +110,10 @@ class CheckpointManager:
                 self._remove(old)
         return filename
 
-    def would_save(self, *, score: float | None = None, filename_step: int | None = None) -> bool:
+    def would_save(self, *, score: float | None = None, same_step: int | None = None) -> bool:
         """Whether :meth:`save` with these would save; the same answer on all ranks that call it alike."""
-        filename = self.naming.filename(step=filename_step, score=score)
-        return self.retention.plan(filename, score) is not None
+        self._check_rank()
+        return self.retention.plan("", score, same_step) is not None
 
     @property
     def saves_here(self) -> bool:
@@ -105,19 +123,40 @@ class CheckpointManager:
     @property
     def last_checkpoint(self) -> str | Path | None:
         """The last one saved: its path where it lies in a folder, else its name; None before the first."""
-        dirname = getattr(self.store, "dirname", None)
-        if self.last_filename is None or dirname is None:
-            return self.last_filename
-        return Path(dirname) / self.last_filename
+        return self._place_of(self.last_filename)
+
+    @property
+    def best_checkpoint(self) -> str | Path | None:
+        """The one with the highest score, the newest without scores; else as ``last_checkpoint``."""
+        return self._place_of(self.retention.saved[-1].filename if self.retention.saved else None)
 
     def state_dict(self) -> dict[str, Any]:
         """Which checkpoints are kept."""
-        return self.retention.state_dict()
+        return {**self.retention.state_dict(), "last": self.last_filename}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the checkpoints that an earlier run has kept."""
         self.retention.load_state_dict(state)
-        self.last_filename = self.retention.saved[-1].filename if self.retention.saved else None
+        newest = self.retention.saved[-1].filename if self.retention.saved else None
+        self.last_filename = state.get("last", newest)
+        dirname = getattr(self.store, "dirname", None)
+        if dirname is None or not self.saves_here:
+            return
+        gone = [item.filename for item in self.retention.saved if not (Path(dirname) / item.filename).exists()]
+        if gone:
+            _log.warning("Of the checkpoints that count as kept in '%s', %s are not there", dirname, ", ".join(gone))
+
+    def _place_of(self, filename: str | None) -> str | Path | None:
+        dirname = getattr(self.store, "dirname", None)
+        return filename if filename is None or dirname is None else Path(dirname) / filename
+
+    def _check_rank(self) -> None:
+        world_size = runtime.current().world_size
+        if self.save_on_rank >= world_size:
+            raise UsageError(
+                f"asked to save on rank {self.save_on_rank}, found {world_size} ranks, the last of them "
+                f"{world_size - 1}: nothing would ever be saved; give a rank that there is"
+            )
 
     def _store(self, checkpoint: Any, filename: str, metadata: dict[str, Any]) -> None:
         if isinstance(self.store, Store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 from torch import nn
 
 from shoal._registry import nearest
+from shoal.checkpoint._fit import Differences, check_fit, fit_names, is_checkable
 from shoal.errors import CheckpointError, UsageError
 
 __all__ = ["check_objects", "collect_states", "restore_states"]
 
 _log = logging.getLogger(__name__)
-_WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 
 
 def check_objects(objects: object, *, argument: str, method: str) -> None:
@@ -52,30 +53,60 @@ def restore_states(
     checkpoint: Mapping[str, Any],
     *,
     strict: bool = True,
+    assign: bool = False,
     unwrap: Callable[[Any], Any] = lambda item: item,
 ) -> None:
-    """Load into each object its state in ``checkpoint``.
+    """Load into each object its state in ``checkpoint``, or leave all of them as they were and raise.
 
     A single object also takes a checkpoint that is its own state. A module takes a state that was saved with or
     without wrapping.
+
+    All states are looked for, and modules and torch's optimizers are compared with theirs, before anything is changed.
+    Then the other objects load, as well as modules and optimizers with a way of loading of their own; where one fails,
+    those before it get back what ``state_dict()`` gave before (a copy of it is kept meanwhile). What was compared
+    loads last. What remains: an object that does not take back its own state, an optimizer whose state is spread over
+    the ranks, and an optimizer's tensors whose values or shapes only fail when it steps.
 
     Args:
         objects: objects with ``load_state_dict()``.
         checkpoint: states by name.
         strict: whether a module's state must have exactly the module's keys; otherwise what differs is logged.
+        assign: whether a module takes the tensors of the state themselves, as in ``nn.Module.load_state_dict``.
         unwrap: as in :func:`collect_states`.
 
     Raises:
         CheckpointError: an object has no state in the checkpoint, or does not take it.
     """
+    states = _states_for(objects, checkpoint, unwrap)
+    bare = {name: unwrap(item) for name, item in objects.items()}
+    for name, item in bare.items():
+        if isinstance(item, nn.Module) and isinstance(states[name], Mapping):
+            states[name] = fit_names(item, states[name])
+    checked = [name for name, item in bare.items() if is_checkable(item)]
+    for name in checked:
+        check_fit(name, bare[name], states[name], strict=strict)
+    done: list[tuple[str, Any, Any]] = []
+    for name in (name for name in bare if name not in checked):
+        done.append((name, bare[name], _copy_of_state(bare[name])))
+        try:
+            _restore(name, bare[name], states[name], strict=strict, assign=assign)
+        except BaseException as error:
+            _give_back(done, error)
+            raise
+    for name in checked:
+        _restore(name, bare[name], states[name], strict=strict, assign=assign)
+
+
+def _states_for(
+    objects: Mapping[str, Any], checkpoint: Mapping[str, Any], unwrap: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Each object's state; raises CheckpointError where one is missing."""
     if len(objects) == 1:
         ((name, item),) = objects.items()
         if isinstance(checkpoint.get(name), Mapping):
-            _restore(name, unwrap(item), checkpoint[name], strict=strict)
-            return
+            return {name: checkpoint[name]}
         if _is_own_state(unwrap(item), checkpoint):
-            _restore(name, unwrap(item), checkpoint, strict=strict)
-            return
+            return {name: checkpoint}
     missing = [name for name in objects if name not in checkpoint]
     if missing:
         hints = "".join(f"; {name!r} is missing{nearest(name, [str(key) for key in checkpoint])}" for name in missing)
@@ -85,21 +116,38 @@ def restore_states(
             f"asked to load {', '.join(map(repr, objects))}, found a checkpoint of {shown}{hints}; "
             "load only what it holds, or use another checkpoint"
         )
-    for name, item in objects.items():
-        _restore(name, unwrap(item), checkpoint[name], strict=strict)
+    return {name: checkpoint[name] for name in objects}
 
 
 def _is_own_state(item: Any, state: Mapping[str, Any]) -> bool:
     """Whether ``state`` looks like what the object saves of itself; torch's schedulers would take anything."""
     known = set(item.state_dict())
-    found = set(_without_wrapper_prefix(state, known)) if isinstance(item, nn.Module) else set(state)
+    found = set(fit_names(item, state)) if isinstance(item, nn.Module) else set(state)
     return not known or bool(known & found)
 
 
-def _restore(name: str, item: Any, state: Any, *, strict: bool) -> None:
+def _copy_of_state(item: Any) -> Any:
+    """A copy that the object can be given back; None where its state cannot be asked for on one rank alone."""
+    if not hasattr(item, "state_dict") or hasattr(item, "consolidate_state_dict"):
+        return None
+    return copy.deepcopy(item.state_dict())
+
+
+def _give_back(done: list[tuple[str, Any, Any]], error: BaseException) -> None:
+    """Undo what was loaded before something failed; what cannot be undone is added to the error."""
+    for name, item, before in reversed(done):
+        if before is None:
+            continue
+        try:
+            item.load_state_dict(before)
+        except Exception as again:
+            error.add_note(f"The state of {name!r} could not be given back: {type(again).__name__}: {again}")
+
+
+def _restore(name: str, item: Any, state: Any, *, strict: bool, assign: bool) -> None:
     try:
         if isinstance(item, nn.Module):
-            _restore_module(name, item, state, strict=strict)
+            _restore_module(name, item, state, strict=strict, assign=assign)
         else:
             item.load_state_dict(state)
     except CheckpointError:
@@ -111,25 +159,8 @@ def _restore(name: str, item: Any, state: Any, *, strict: bool) -> None:
         ) from error
 
 
-def _restore_module(name: str, module: nn.Module, state: Mapping[str, Any], *, strict: bool) -> None:
-    fitting = _without_wrapper_prefix(state, set(module.state_dict()))
-    result = module.load_state_dict(fitting, strict=strict)
-    if result.missing_keys or result.unexpected_keys:
-        _log.warning(
-            "Loaded the state of '%s' with strict=False: left missing keys %s as they are, ignored unexpected keys %s",
-            name,
-            result.missing_keys,
-            result.unexpected_keys,
-        )
-
-
-def _without_wrapper_prefix(state: Mapping[str, Any], wanted: set[str]) -> Mapping[str, Any]:
-    """The state under the bare module's keys, where a wrapper has put its own name before every key."""
-    for _ in range(len(_WRAPPER_PREFIXES)):
-        if wanted & set(state):
-            break
-        prefix = next((p for p in _WRAPPER_PREFIXES if state and all(str(key).startswith(p) for key in state)), None)
-        if prefix is None:
-            break
-        state = {key.removeprefix(prefix): value for key, value in state.items()}
-    return state
+def _restore_module(name: str, module: nn.Module, state: Mapping[str, Any], *, strict: bool, assign: bool) -> None:
+    result = module.load_state_dict(state, strict=strict, assign=assign)
+    found = Differences(missing=result.missing_keys, unexpected=result.unexpected_keys)
+    if found.missing or found.unexpected:
+        _log.warning("Loaded the state of '%s' with strict=False, only what both have; %s", name, found)

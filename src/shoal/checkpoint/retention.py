@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from shoal.errors import CheckpointError, UsageError
@@ -19,10 +21,17 @@ class Saved:
     Attributes:
         filename: its file's name in the folder.
         score: its score, higher is better; None where newer is better.
+        step: where the training was, as far as that is known.
     """
 
     filename: str
     score: float | None = None
+    step: int | None = None
+
+    def is_same(self, other: Saved) -> bool:
+        """Whether the two are one checkpoint, saved twice: of the same step, known for both, and the same score."""
+        known = self.step is not None and self.step == other.step
+        return known and _rank(self) == _rank(other) and (self.score is None) == (other.score is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +41,12 @@ class Plan:
     Attributes:
         saved: the checkpoints that stay, the new one among them, the next to go first.
         dropped: names of the files to delete, none of them the new one's.
+        filename: the new one's file.
     """
 
     saved: tuple[Saved, ...]
     dropped: tuple[str, ...]
+    filename: str
 
 
 class Retention:
@@ -43,6 +54,10 @@ class Retention:
 
     Order by score: NaN is worse than any number, and than minus infinity. Of two equal scores the older one goes
     first; a new one that only equals the worst kept is taken where ``greater_or_equal`` says so.
+
+    Two checkpoints that stay never share a file: where a new one's name is that of another that stays, it gets
+    ``-2``, ``-3``, … before the ending. A checkpoint of the same known step and the same score is the same one, saved
+    again: it takes its own place.
 
     Args:
         n_saved: how many stay, at least 1; None keeps all.
@@ -56,23 +71,31 @@ class Retention:
         self.greater_or_equal = greater_or_equal
         self.saved: tuple[Saved, ...] = ()
 
-    def plan(self, filename: str, score: float | None = None) -> Plan | None:
+    def plan(self, filename: str, score: float | None = None, step: int | None = None) -> Plan | None:
         """What a checkpoint of that name and score would do; None when it is not good enough to be saved.
 
-        A file of the same name counts as replaced: it makes room, and must not be better than the new one.
+        Args:
+            filename: the name that it would like to have.
+            score: higher is better; None where newer is better.
+            step: where the training is; None where that isn't known.
         """
-        new = Saved(filename, score)
-        others = tuple(old for old in self.saved if old.filename != filename)
-        replaced = next((old for old in self.saved if old.filename == filename), None)
+        new = Saved(filename, score, step)
+        before = next((old for old in self.saved if old.is_same(new)), None)
+        others = [old for old in self.saved if old is not before]
+        at = len(others)
         if score is not None:
-            if replaced is not None and _rank(replaced) > _rank(new):
-                return None
-            if replaced is None and self._is_full(others) and not self._beats(new, others[0]):
-                return None
-        ordered = [*others, new] if score is None else sorted([*others, new], key=_rank)
-        num_dropped = 0 if self.n_saved is None else max(0, len(ordered) - self.n_saved)
-        dropped = tuple(old.filename for old in ordered[:num_dropped])
-        return Plan(tuple(ordered[num_dropped:]), dropped)
+            others.sort(key=_rank)
+            at = bisect_right([_rank(old) for old in others], _rank(new))
+        num_dropped = 0 if self.n_saved is None else max(0, len(others) + 1 - self.n_saved)
+        if score is not None and num_dropped and not self._beats(new, others[num_dropped - 1]):
+            return None
+        taken = {old.filename for old in others[num_dropped:]}
+        new = replace(new, filename=_free_name(filename, taken) if before is None else before.filename)
+        return Plan(
+            saved=(*others[num_dropped:at], new, *others[at:]),
+            dropped=tuple(old.filename for old in others[:num_dropped] if old.filename != new.filename),
+            filename=new.filename,
+        )
 
     def commit(self, plan: Plan) -> None:
         """The new checkpoint is safe: the plan holds from now on."""
@@ -81,7 +104,7 @@ class Retention:
     def state_dict(self, plan: Plan | None = None) -> dict[str, Any]:
         """The bookkeeping as primitives, as it is or as it will be with ``plan``."""
         saved = self.saved if plan is None else plan.saved
-        return {"saved": [{"filename": item.filename, "score": item.score} for item in saved]}
+        return {"saved": [asdict(item) for item in saved]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the bookkeeping of an earlier run.
@@ -90,15 +113,12 @@ class Retention:
             CheckpointError: the state is not a retention's.
         """
         try:
-            self.saved = tuple(Saved(str(item["filename"]), item["score"]) for item in state["saved"])
-        except (KeyError, TypeError) as error:
+            self.saved = tuple(Saved(str(item["filename"]), item["score"], item.get("step")) for item in state["saved"])
+        except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"asked to restore which checkpoints are kept, found {dict(state)!r}; use a checkpoint that was "
                 "written with include_self=True"
             ) from error
-
-    def _is_full(self, saved: tuple[Saved, ...]) -> bool:
-        return self.n_saved is not None and len(saved) >= self.n_saved
 
     def _beats(self, new: Saved, worst: Saved) -> bool:
         return _rank(new) >= _rank(worst) if self.greater_or_equal else _rank(new) > _rank(worst)
@@ -109,3 +129,15 @@ def _rank(item: Saved) -> tuple[bool, float]:
     if item.score is None or math.isnan(item.score):
         return (False, 0.0)
     return (True, item.score)
+
+
+def _free_name(filename: str, taken: Collection[str]) -> str:
+    """``filename``, or where that is taken the same with a number before its ending."""
+    path = Path(filename)
+    ending = "" if path.suffix[1:].isdigit() else path.suffix  # the decimals of a score are no ending
+    start = filename.removesuffix(ending)
+    number, free = 1, filename
+    while free in taken:
+        number += 1
+        free = f"{start}-{number}{ending}"
+    return free

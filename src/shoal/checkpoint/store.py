@@ -68,7 +68,18 @@ class FolderStore:
             )
 
     def __call__(self, checkpoint: Any, filename: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Write ``checkpoint`` to the file; see :func:`shoal.checkpoint.save`."""
+        """Write ``checkpoint`` to the file; see :func:`shoal.checkpoint.save`.
+
+        Raises:
+            CheckpointError: it could not be written.
+            UsageError: there is no such rank as ``save_on_rank``.
+        """
+        world_size = runtime.current().world_size
+        if self.save_on_rank >= world_size:
+            raise UsageError(
+                f"asked to save in '{self.dirname}' on rank {self.save_on_rank}, found {world_size} ranks, from 0: "
+                "nothing would ever be saved; give a rank that there is"
+            )
         if not self.writes_here:
             return
         self._prepare()

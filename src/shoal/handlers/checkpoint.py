@@ -3,48 +3,67 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
 from shoal import checkpoint as files
 from shoal import runtime
 from shoal.checkpoint import CheckpointManager, Naming, Store
-from shoal.engine import Engine
-from shoal.engine.events import EventKey
-from shoal.errors import UsageError
+from shoal.engine import Engine, Events
+from shoal.engine.events import EventEnum, EventKey
+from shoal.errors import CheckpointError, UsageError
 from shoal.handlers._counts import count, event_of
 from shoal.training import unwrap_model
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "CheckpointEvents"]
 
 _SELF = "checkpointer"
+# Where a run breaks off, its place is the iteration.
+_OUT_OF_TURN = (Events.EXCEPTION_RAISED, Events.INTERRUPT, Events.TERMINATE, Events.TERMINATE_SINGLE_EPOCH)
+
+
+class CheckpointEvents(EventEnum):
+    """Fired by :class:`Checkpoint` in the engine that it is attached to.
+
+    The engine knows them from the first call of the handler on, or from ``engine.register_events(*CheckpointEvents)``.
+    """
+
+    SAVED_CHECKPOINT = "saved_checkpoint"
 
 
 class Checkpoint:
     """Saves objects at the events that it is attached to: the newest ``n_saved`` times, or the best.
 
     Attach it on every rank or on ``save_on_rank`` alone: it does not communicate (but for an optimizer whose state is
-    spread over the ranks, which must be gathered from all). A file appears whole or not at all, and an old one is
-    deleted only after the new one is on the disk.
+    spread over the ranks, which must be gathered from all, with the same score on all). A file appears whole or not at
+    all, and an old one is deleted only after the new one is on the disk.
 
     A file holds ``{name: state}``, or the state itself where a single object is saved. It loads with
     ``torch.load(..., weights_only=True)``. Models are saved without the wrapping for data parallelism.
 
     Names are ``{filename_prefix}_{name}_{global_step}_{score_name}={score}.pt`` of those parts that there are:
     ``training_checkpoint_200.pt``, ``best_model_5_val_accuracy=0.6588.pt``. Without ``global_step_transform`` the step
-    is the iteration or the epoch, as the event counts; a handler of events of both kinds goes by the iteration (in
-    Ignite by either, and names can meet).
+    is the iteration or the epoch, as the event counts; a handler of events of both kinds goes by the iteration, as does
+    one of EXCEPTION_RAISED, INTERRUPT or TERMINATE. (In Ignite it is the iteration at every event.)
+
+    Two checkpoints that are kept never share a file. Where the name of another would be taken, as by scores that agree
+    to four decimals in a name without a step, ``-2``, ``-3``, … is put before the ending. (In Ignite one file is lost.)
+    A checkpoint of the same step and the same score is saved once, the newer in the older's place.
 
     Without a score every call saves, and the file saved longest ago goes first. With one, NaN is worse than any
     number, and of equal scores the older goes first.
 
+    After each save the engine fires ``Checkpoint.SAVED_CHECKPOINT``, on all ranks that have the handler.
+
     Args:
-        to_save: objects with ``state_dict()`` and ``load_state_dict()``, by name.
+        to_save: objects with ``state_dict()`` and ``load_state_dict()``, by name. An engine is held weakly.
         save_handler: a folder, or what is called with (checkpoint, filename) or (checkpoint, filename, metadata) and
             may have ``remove(filename)``. A folder may hold other files (in Ignite it must be empty).
         filename_prefix: put before the name.
@@ -58,9 +77,21 @@ class Checkpoint:
         greater_or_equal: whether an equal score replaces the worst that is kept.
         save_on_rank: the rank that saves.
 
+    Attributes:
+        seconds: what collecting, writing and deleting have taken in this process, all calls together.
+
     Raises:
-        UsageError: an argument cannot work; the text says which.
+        UsageError: an argument cannot work; the text says which. A ``save_on_rank`` that the world doesn't have is
+            found at the first call.
     """
+
+    SAVED_CHECKPOINT: ClassVar[CheckpointEvents] = CheckpointEvents.SAVED_CHECKPOINT
+
+    class Item(NamedTuple):
+        """One checkpoint that is kept: the score, or without scores the step, and the file's name."""
+
+        priority: float | None
+        filename: str
 
     def __init__(
         self,
@@ -76,9 +107,8 @@ class Checkpoint:
         greater_or_equal: bool = False,
         save_on_rank: int = 0,
     ) -> None:
-        files.check_objects(to_save, argument="to_save", method="state_dict")
-        if include_self and _SELF in to_save:
-            raise UsageError(f"to_save has an object named {_SELF!r}, which include_self=True needs; rename it")
+        self._include_self = include_self
+        self._held = self._hold_all(to_save)
         if not isinstance(save_handler, (str, os.PathLike)) and not callable(save_handler):
             raise UsageError(
                 f"asked for save_handler={save_handler!r}; give a folder, or what can be called with "
@@ -94,17 +124,13 @@ class Checkpoint:
             raise UsageError(f"asked for save_on_rank={save_on_rank!r}; give a rank, from 0")
         if score_function is None and score_name is not None:
             score_function = self.get_default_score_fn(score_name)
-        self._held = {name: _hold(item) for name, item in to_save.items()}
-        self._include_self = include_self
+        self.seconds = 0.0
         self._score_function = score_function
         self._global_step_transform = global_step_transform
         self._has_own_pattern = filename_pattern is not None
-        only = next(iter(to_save)) if len(to_save) == 1 and not include_self else None
         self._manager = CheckpointManager(
             save_handler,
-            naming=Naming(
-                name=only or "checkpoint", prefix=filename_prefix, score_name=score_name, pattern=filename_pattern
-            ),
+            naming=Naming(name=self._name, prefix=filename_prefix, score_name=score_name, pattern=filename_pattern),
             n_saved=n_saved,
             greater_or_equal=greater_or_equal,
             save_on_rank=save_on_rank,
@@ -122,22 +148,56 @@ class Checkpoint:
 
     @property
     def last_checkpoint(self) -> str | Path | None:
-        """The file saved last: its path in a folder, else its name; None before the first."""
+        """The file saved last: its path in a folder, else its name; None before the first.
+
+        (In Ignite, with scores, the best one.)
+        """
         return self._manager.last_checkpoint
 
-    def __call__(self, engine: Engine) -> None:
+    @property
+    def best_checkpoint(self) -> str | Path | None:
+        """The file with the highest score, or without scores the newest; None before the first."""
+        return self._manager.best_checkpoint
+
+    @property
+    def saved(self) -> list[Item]:
+        """The checkpoints that are kept, the next to go first."""
+        kept = self._manager.retention.saved
+        return [self.Item(item.step if item.score is None else item.score, item.filename) for item in kept]
+
+    def __call__(self, engine: Engine, *_: Any) -> None:
         """Save, if the score is good enough to stay.
+
+        Args:
+            engine: where the step and the score come from.
+            _: not looked at; at EXCEPTION_RAISED it is the exception.
 
         Raises:
             CheckpointError: it could not be saved; what was saved before is still there.
+            UsageError: there is no such rank as ``save_on_rank``, or the score is no number.
         """
+        started = time.perf_counter()
         event = event_of(engine, self)
-        step = self._global_step_transform(engine, event) if self._global_step_transform else count(engine, event)
+        step = self._step(engine, event)
         score = self._score(engine)
+        # An evaluator's own count doesn't tell where the training is.
+        same_step = step if score is None or self._global_step_transform is not None else None
+        if self._manager.would_save(score=score, same_step=same_step):
+            self._gather_spread_states(engine)
         shows_step = self._global_step_transform is not None or score is None or self._has_own_pattern
-        if self._manager.would_save(score=score, filename_step=step if shows_step else None):
-            self._gather_spread_states()
-        self._manager.save(self._collect, step=step, score=score, filename_step=step if shows_step else None)
+        saved = self._manager.save(
+            self._collect,
+            step=step,
+            score=score,
+            filename_step=step if shows_step else None,
+            same_step=same_step,
+            name=self._name,
+        )
+        self.seconds += time.perf_counter() - started
+        if not engine.has_registered_events(self.SAVED_CHECKPOINT):
+            engine.register_events(*CheckpointEvents)
+        if saved is not None:
+            engine.fire_event(self.SAVED_CHECKPOINT)
 
     def state_dict(self) -> dict[str, Any]:
         """Which files are kept."""
@@ -151,17 +211,56 @@ class Checkpoint:
         """Forget which files are kept; they stay where they are."""
         self._manager.load_state_dict({"saved": []})
 
+    def reload_objects(
+        self, to_load: Mapping[str, Any], load_kwargs: Mapping[str, Any] | None = None, **filename_components: Any
+    ) -> None:
+        """Give each object its state from a file that this handler has saved.
+
+        Args:
+            to_load: as in :meth:`load_objects`.
+            load_kwargs: ``strict`` and ``assign`` for it.
+            filename_components: ``name``, ``score`` and ``global_step`` of the file, of those that its name has. None
+                at all: the file saved last.
+
+        Raises:
+            CheckpointError: as :meth:`load_objects`, or nothing has been saved.
+            UsageError: files are not saved into a folder, or another component was given.
+        """
+        dirname = getattr(self.save_handler, "dirname", None)
+        if dirname is None:
+            raise UsageError(
+                f"asked to reload from a {type(self.save_handler).__qualname__}, which has no folder; read the "
+                "checkpoint and call load_objects"
+            )
+        unknown = sorted(set(filename_components) - {"name", "score", "global_step"})
+        if unknown:
+            raise UsageError(f"asked to reload by {', '.join(unknown)}; give name, score and global_step")
+        path = self.last_checkpoint
+        if filename_components:
+            naming = replace(self._manager.naming, name=filename_components.get("name", self._name))
+            components = {"step": filename_components.get("global_step"), "score": filename_components.get("score")}
+            path = Path(dirname) / naming.filename(**components)
+        if path is None:
+            raise CheckpointError(f"asked to reload from '{dirname}', where this handler has saved nothing yet")
+        self.load_objects(to_load, path, **(load_kwargs or {}))
+
     @staticmethod
     def load_objects(
-        to_load: Mapping[str, Any], checkpoint: Mapping[str, Any] | str | os.PathLike[str], strict: bool = True
+        to_load: Mapping[str, Any],
+        checkpoint: Mapping[str, Any] | str | os.PathLike[str],
+        strict: bool = True,
+        assign: bool = False,
     ) -> None:
-        """Give each object its state.
+        """Give each object its state, or leave all as they were and raise; what remains of that is in
+        :func:`shoal.checkpoint.restore_states`.
 
         Args:
             to_load: objects with ``load_state_dict()``, by the names that they were saved under. A single one also
-                takes a file that is its own state. Models may be wrapped for data parallelism, or not.
+                takes a file that is its own state. Models, and those in the file, may be wrapped (for data
+                parallelism, by ``torch.compile``) or not.
             checkpoint: what ``torch.load`` returned, or the path of a file.
             strict: whether a model's state must have exactly the model's keys; otherwise a log line says what differs.
+            assign: whether a model takes over the tensors of the file, as in ``nn.Module.load_state_dict``.
 
         Raises:
             CheckpointError: the file cannot be read, lacks an object, or an object does not take its state.
@@ -174,7 +273,7 @@ class Checkpoint:
             raise UsageError(
                 f"asked to load from a {type(checkpoint).__qualname__}; give a path or what torch.load returned"
             )
-        files.restore_states(to_load, checkpoint, strict=strict, unwrap=_unwrap)
+        files.restore_states(to_load, checkpoint, strict=strict, assign=assign, unwrap=_unwrap)
 
     @staticmethod
     def get_default_score_fn(metric_name: str, score_sign: float = 1.0) -> Callable[[Engine], float]:
@@ -214,6 +313,21 @@ class Checkpoint:
             with_global_step=with_global_step,
         )
 
+    def _hold_all(self, to_save: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+        files.check_objects(to_save, argument="to_save", method="state_dict")
+        if self._include_self and _SELF in to_save:
+            raise UsageError(f"to_save has an object named {_SELF!r}, which include_self=True needs; rename it")
+        return {name: _hold(item) for name, item in to_save.items()}
+
+    @property
+    def _name(self) -> str:
+        return next(iter(self._held)) if len(self._held) == 1 and not self._include_self else "checkpoint"
+
+    def _step(self, engine: Engine, event: EventKey) -> int:
+        if self._global_step_transform is not None:
+            return self._global_step_transform(engine, event)
+        return engine.state.iteration if event in _OUT_OF_TURN else count(engine, event)
+
     def _score(self, engine: Engine) -> float | None:
         if self._score_function is None:
             return None
@@ -231,13 +345,19 @@ class Checkpoint:
             states[_SELF] = bookkeeping
         return next(iter(states.values())) if len(states) == 1 else states
 
-    def _gather_spread_states(self) -> None:
+    def _gather_spread_states(self, engine: Engine) -> None:
         """An optimizer that keeps a part of its state on each rank is asked, on all, to bring them together."""
         if runtime.current().world_size == 1:
             return
-        for item in self.to_save.values():
-            if hasattr(item, "consolidate_state_dict"):
-                item.consolidate_state_dict(to=self._manager.save_on_rank)
+        for name, item in self.to_save.items():
+            if not hasattr(item, "consolidate_state_dict"):
+                continue
+            if engine.exception is not None:  # other ranks may be anywhere, and would be waited for
+                raise CheckpointError(
+                    f"asked to save {name!r}, whose state is spread over the ranks, while an exception is handled on "
+                    "this one; leave it out of what is saved at EXCEPTION_RAISED"
+                )
+            item.consolidate_state_dict(to=self._manager.save_on_rank)
 
 
 def _unwrap(item: Any) -> Any:
