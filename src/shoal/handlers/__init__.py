@@ -5,32 +5,64 @@ from __future__ import annotations
 from shoal.checkpoint import Store as BaseSaveHandler
 from shoal.handlers.checkpoint import Checkpoint, CheckpointEvents
 from shoal.handlers.clearml_saver import ClearMLSaver
+from shoal.handlers.concat_scheduler import ConcatScheduler
+from shoal.handlers.cosine_annealing_scheduler import CosineAnnealingScheduler
+from shoal.handlers.cyclical_scheduler import CyclicalScheduler, LinearCyclicalScheduler
 from shoal.handlers.disk_saver import DiskSaver
 from shoal.handlers.global_step import global_step_from_engine
 from shoal.handlers.gpu_info import GpuInfo
+from shoal.handlers.lr_scheduler import LRScheduler
 from shoal.handlers.model_checkpoint import ModelCheckpoint
-from shoal.handlers.param_scheduler import ParamScheduler
+from shoal.handlers.param_group_scheduler import ParamGroupScheduler
+from shoal.handlers.param_scheduler import BaseParamScheduler, ParamScheduler
 from shoal.handlers.piecewise_linear import PiecewiseLinear
 from shoal.handlers.progress_bar import ProgressBar
+from shoal.handlers.reduce_lr_on_plateau import ReduceLROnPlateauScheduler
+from shoal.handlers.state_param_scheduler import (
+    ExpStateScheduler,
+    LambdaStateScheduler,
+    MultiStepStateScheduler,
+    PiecewiseLinearStateScheduler,
+    PwLinearStateScheduler,
+    StateParamScheduler,
+    StepStateScheduler,
+)
 from shoal.handlers.tensorboard_logger import TensorboardLogger
 from shoal.handlers.terminate_on_nan import TerminateOnNan
 from shoal.handlers.tracker_logger import OptimizerParamsHandler, OutputHandler, TrackerLogger
+from shoal.handlers.warmup import create_lr_scheduler_with_warmup
 
 __all__ = [
+    "BaseParamScheduler",
     "BaseSaveHandler",
     "Checkpoint",
     "CheckpointEvents",
     "ClearMLSaver",
+    "ConcatScheduler",
+    "CosineAnnealingScheduler",
+    "CyclicalScheduler",
     "DiskSaver",
+    "ExpStateScheduler",
     "GpuInfo",
+    "LRScheduler",
+    "LambdaStateScheduler",
+    "LinearCyclicalScheduler",
     "ModelCheckpoint",
+    "MultiStepStateScheduler",
     "OptimizerParamsHandler",
     "OutputHandler",
+    "ParamGroupScheduler",
     "ParamScheduler",
     "PiecewiseLinear",
+    "PiecewiseLinearStateScheduler",
     "ProgressBar",
+    "PwLinearStateScheduler",
+    "ReduceLROnPlateauScheduler",
+    "StateParamScheduler",
+    "StepStateScheduler",
     "TensorboardLogger",
     "TerminateOnNan",
     "TrackerLogger",
+    "create_lr_scheduler_with_warmup",
     "global_step_from_engine",
 ]

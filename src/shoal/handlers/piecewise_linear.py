@@ -11,7 +11,7 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.handlers.param_scheduler import ParamScheduler
 
-__all__ = ["PiecewiseLinear"]
+__all__ = ["PiecewiseLinear", "checked_milestones", "line_between"]
 
 
 class PiecewiseLinear(ParamScheduler):
@@ -45,18 +45,11 @@ class PiecewiseLinear(ParamScheduler):
         param_group_index: int | None = None,
     ) -> None:
         super().__init__(optimizer, param_name, save_history, param_group_index)
-        self.milestones, self.values = _checked(milestones_values)
+        self.milestones, self.values = checked_milestones(milestones_values)
 
     def value_at(self, event_index: int) -> float:
         """The value at an occurrence of the event, counted from 0."""
-        right = bisect_right(self.milestones, event_index)
-        if right == 0:
-            return self.values[0]
-        if right == len(self.milestones):
-            return self.values[-1]
-        start, end = self.milestones[right - 1], self.milestones[right]
-        first, last = self.values[right - 1], self.values[right]
-        return first + (last - first) * (event_index - start) / (end - start)
+        return line_between(self.milestones, self.values, event_index)
 
     def config(self) -> dict[str, Any]:
         """What the schedule is, as primitives."""
@@ -64,7 +57,20 @@ class PiecewiseLinear(ParamScheduler):
         return super().config() | {"milestones_values": pairs}
 
 
-def _checked(pairs: object) -> tuple[list[int], list[float]]:
+def line_between(milestones: Sequence[int], values: Sequence[float], index: int) -> float:
+    """The value at ``index`` on the lines between points, level beyond them."""
+    right = bisect_right(milestones, index)
+    if right == 0:
+        return values[0]
+    if right == len(milestones):
+        return values[-1]
+    start, end = milestones[right - 1], milestones[right]
+    first, last = values[right - 1], values[right]
+    return first + (last - first) * (index - start) / (end - start)
+
+
+def checked_milestones(pairs: object) -> tuple[list[int], list[float]]:
+    """Pairs (event index, value) as two lists; raises UsageError where they cannot work."""
     if not isinstance(pairs, Sequence) or not pairs:
         raise UsageError(f"asked for milestones_values={pairs!r}; give at least one pair (event index, value)")
     milestones: list[int] = []
