@@ -3,7 +3,7 @@ import inspect
 import torch
 
 from shoal import metrics
-from shoal.metrics import METRICS, Metric
+from shoal.metrics import METRICS, ConfusionMatrix, Metric
 
 
 def test_every_metric_of_the_table_loads_is_exported_and_is_documented():
@@ -16,7 +16,9 @@ def test_every_metric_of_the_table_loads_is_exported_and_is_documented():
 
 
 def test_every_metric_starts_with_a_state_of_fixed_shape_on_the_cpu():
-    made = {"Loss": {"loss_fn": torch.nn.functional.mse_loss}}
+    made = {"Loss": {"loss_fn": torch.nn.functional.mse_loss}, "ConfusionMatrix": {"num_classes": 3}}
+    of_matrix = ("IoU", "mIoU", "DiceCoefficient", "JaccardIndex", "cmAccuracy", "cmPrecision", "cmRecall")
+    made |= {name: {"cm": ConfusionMatrix(3)} for name in of_matrix}
     for name in METRICS:
         state = METRICS.load(name)(**made.get(name, {})).state()
         assert state

@@ -5,7 +5,9 @@ from __future__ import annotations
 from shoal.metrics._table import METRICS
 from shoal.metrics.accuracy import Accuracy
 from shoal.metrics.base import Metric
+from shoal.metrics.confusion_matrix import ConfusionMatrix
 from shoal.metrics.loss import Loss
+from shoal.metrics.matrix_scores import DiceCoefficient, IoU, JaccardIndex, cmAccuracy, cmPrecision, cmRecall, mIoU
 from shoal.metrics.metrics_lambda import MetricsLambda
 from shoal.metrics.running_average import RunningAverage
 from shoal.metrics.usage import (
@@ -23,7 +25,11 @@ __all__ = [
     "Accuracy",
     "BatchFiltered",
     "BatchWise",
+    "ConfusionMatrix",
+    "DiceCoefficient",
     "EpochWise",
+    "IoU",
+    "JaccardIndex",
     "Loss",
     "Metric",
     "MetricUsage",
@@ -32,4 +38,8 @@ __all__ = [
     "RunningBatchWise",
     "RunningEpochWise",
     "SingleEpochRunningBatchWise",
+    "cmAccuracy",
+    "cmPrecision",
+    "cmRecall",
+    "mIoU",
 ]

@@ -1,0 +1,94 @@
+"""What the metrics of classes and of numbers have in common: pairs of tensors, their kinds, and counting by class."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from shoal.errors import UsageError
+
+__all__ = ["Kind", "aligned", "count_by_class", "kind_of", "misfit", "not_binary", "pair_of", "predicted_classes"]
+
+Kind = Literal["binary", "multiclass", "multilabel"]
+
+
+def pair_of(owner: str, output: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(y_pred, y)`` without their graphs; raises UsageError, which names ``owner``, for anything else."""
+    if isinstance(output, tuple | list) and len(output) == 2:
+        y_pred, y = output
+        if isinstance(y_pred, torch.Tensor) and isinstance(y, torch.Tensor):
+            return y_pred.detach(), y.detach()
+    kinds = [type(part).__name__ for part in output] if isinstance(output, tuple | list) else type(output).__name__
+    raise UsageError(f"{owner} was given {kinds} and takes a pair of tensors (y_pred, y); use output_transform")
+
+
+def misfit(y_pred: torch.Tensor, y: torch.Tensor, takes: str) -> UsageError:
+    """The error for shapes that do not fit; it gives both."""
+    return UsageError(
+        f"y_pred of shape {tuple(y_pred.shape)} and y of shape {tuple(y.shape)} do not fit: {takes}; "
+        "arrange them by output_transform"
+    )
+
+
+def kind_of(owner: str, y_pred: torch.Tensor, y: torch.Tensor, is_multilabel: bool) -> tuple[Kind, int]:
+    """The kind of a batch by its shapes, and its number of classes or labels (2 for a binary one).
+
+    Raises:
+        UsageError: the shapes do not fit; the text gives both.
+    """
+    if is_multilabel:
+        if y_pred.shape != y.shape or y.dim() < 2 or y.shape[1] < 2:
+            raise misfit(y_pred, y, f"multilabel {owner} takes (N, C, ...) with C > 1 twice")
+        return "multilabel", y.shape[1]
+    if y_pred.dim() == y.dim() + 1 and y.dim() > 0 and y_pred.shape[:1] + y_pred.shape[2:] == y.shape:
+        return ("multiclass", y_pred.shape[1]) if y_pred.shape[1] != 1 else ("binary", 2)
+    if y.dim() > 0 and _without_one(y_pred.shape) == _without_one(y.shape):
+        return "binary", 2
+    raise misfit(y_pred, y, f"{owner} takes (N, C, ...) and (N, ...) for classes, or (N, ...) twice for 0 and 1")
+
+
+def aligned(owner: str, y_pred: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both of one shape, where they differ by a dimension of 1 at most: numbers against numbers.
+
+    Raises:
+        UsageError: the shapes do not fit (``(N,)`` and ``(N, 1)`` do; ``(N,)`` and ``(N, N)`` would be broadcast).
+    """
+    if y_pred.dim() == 0 or y.dim() == 0 or _without_one(y_pred.shape) != _without_one(y.shape):
+        raise misfit(y_pred, y, f"{owner} takes (N, ...) twice")
+    return y_pred, y.reshape(y_pred.shape)
+
+
+def predicted_classes(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The class of the highest score along dimension 1, the first of equals; never right where a score is NaN.
+
+    ``argmax`` takes NaN for the highest score. Where that class is the target, the next one is given instead, so that
+    every metric of classes counts such a sample as wrong.
+    """
+    if scores.dtype == torch.bool:
+        scores = scores.to(torch.uint8)
+    classes = scores.argmax(dim=1)
+    if not scores.is_floating_point():
+        return classes
+    lucky = scores.isnan().any(dim=1) & (classes == y)
+    return torch.where(lucky, (classes + 1) % scores.shape[1], classes)
+
+
+def not_binary(tensor: torch.Tensor) -> torch.Tensor | int:
+    """How many values are neither 0 nor 1, counted on the device."""
+    return 0 if tensor.dtype == torch.bool else ((tensor != 0) & (tensor != 1)).sum()
+
+
+def count_by_class(classes: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """How often each of ``0 … num_classes - 1`` occurs: ``(num_classes,)``, int64, without waiting for the device."""
+    flat = classes.reshape(-1)
+    if flat.device.type == "cpu":
+        return torch.bincount(flat, minlength=num_classes)
+    # bincount asks the device for the largest value first
+    counts = torch.zeros(num_classes, dtype=torch.int64, device=flat.device)
+    return counts.scatter_add_(0, flat, torch.ones_like(flat))
+
+
+def _without_one(shape: torch.Size) -> torch.Size:
+    """The shape without a channel dimension of size 1."""
+    return shape[:1] + shape[2:] if len(shape) > 1 and shape[1] == 1 else shape
