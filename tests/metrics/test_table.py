@@ -3,7 +3,7 @@ import inspect
 import torch
 
 from shoal import metrics
-from shoal.metrics import METRICS, ConfusionMatrix, Metric
+from shoal.metrics import METRICS, Accuracy, ConfusionMatrix, Metric
 
 
 def test_every_metric_of_the_table_loads_is_exported_and_is_documented():
@@ -19,6 +19,8 @@ def test_every_metric_starts_with_a_state_of_fixed_shape_on_the_cpu():
     made = {"Loss": {"loss_fn": torch.nn.functional.mse_loss}, "ConfusionMatrix": {"num_classes": 3}}
     of_matrix = ("IoU", "mIoU", "DiceCoefficient", "JaccardIndex", "cmAccuracy", "cmPrecision", "cmRecall")
     made |= {name: {"cm": ConfusionMatrix(3)} for name in of_matrix}
+    made |= {"EpochMetric": {"compute_fn": torch.dist}, "VariableAccumulation": {"op": torch.add}}
+    made |= {"MetricsLambda": {"f": float, "value": Accuracy()}, "MetricGroup": {"metrics": {"accuracy": Accuracy()}}}
     for name in METRICS:
         state = METRICS.load(name)(**made.get(name, {})).state()
         assert state

@@ -6,12 +6,13 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from shoal import runtime
 from shoal.errors import CollectiveError, NotComputableError, UsageError
+from shoal.metrics._host import Host
 from shoal.metrics._operators import Operators
 from shoal.metrics._unrolling import unrolled
 from shoal.metrics.usage import UsageLike
@@ -21,16 +22,6 @@ __all__ = ["Inlet", "Metric", "State", "merged_parts"]
 State = dict[str, torch.Tensor]
 
 _logger = logging.getLogger("shoal.metrics")
-
-
-class _Host(Protocol):
-    """What a metric needs of an engine."""
-
-    def attach_metric(self, metric: Metric, name: str, usage: UsageLike | None = None) -> None: ...
-
-    def detach_metric(self, metric: Metric, usage: UsageLike | None = None) -> None: ...
-
-    def is_metric_attached(self, metric: Metric, usage: UsageLike | None = None) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +269,7 @@ class Metric(Operators, ABC):
 
     # Engines ------------------------------------------------------------------------------------------------------
 
-    def attach(self, engine: _Host, name: str, usage: UsageLike | None = None) -> None:
+    def attach(self, engine: Host, name: str, usage: UsageLike | None = None) -> None:
         """Let ``engine`` feed this metric and put its value into ``state.metrics[name]``.
 
         The items of a value that is a mapping are put into ``state.metrics`` under their own keys, too. A metric may be
@@ -299,11 +290,11 @@ class Metric(Operators, ABC):
         """
         engine.attach_metric(self, name, usage)
 
-    def detach(self, engine: _Host, usage: UsageLike | None = None) -> None:
+    def detach(self, engine: Host, usage: UsageLike | None = None) -> None:
         """Undo ``attach``, of all usages or of one; raises UsageError where this metric is not so attached."""
         engine.detach_metric(self, usage)
 
-    def is_attached(self, engine: _Host, usage: UsageLike | None = None) -> bool:
+    def is_attached(self, engine: Host, usage: UsageLike | None = None) -> bool:
         """Whether this metric is attached to ``engine``, with any usage or with the one given."""
         return engine.is_metric_attached(self, usage)
 

@@ -1,16 +1,20 @@
-"""An exponential moving average of what each iteration gives."""
+"""An exponential moving average of what each iteration, or each epoch, gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from shoal.errors import NotComputableError, UsageError
+from shoal.metrics._host import Host
 from shoal.metrics.base import Metric, State
+from shoal.metrics.usage import RunningEpochWise, UsageLike, usage_of
 
 __all__ = ["RunningAverage"]
+
+_OF_SRC = "src."
 
 
 class RunningAverage(Metric):
@@ -18,19 +22,27 @@ class RunningAverage(Metric):
 
     The average is this rank's own: an iteration costs no collective, and a tensor stays on its device, without
     waiting for it. So ``state.metrics`` holds a tensor where the outputs are tensors. ``compute()`` gives the mean over
-    the ranks that have one, which is the average of the ranks' mean value, the operation being linear.
+    the ranks that have one, which is the average of the ranks' mean value, the operation being linear. (Ignite's
+    reduces in every iteration.)
+
+    Attached with ``RunningEpochWise()``, it is shown once an epoch, as that mean; with ``src``, it then averages the
+    values that ``src`` has for each whole epoch, over all ranks.
 
     Args:
-        src: a metric whose value for each batch alone is averaged. None: the output is averaged itself.
+        src: a metric whose value for each batch alone is averaged. It is started anew for each, so give it an object
+            that isn't attached itself. None: the output is averaged itself.
         alpha: weight of the past, above 0 and at most 1; 0.98 by default.
-        output_transform: makes a number or a tensor of the engine's output; with ``src``, leave it to that.
+        output_transform: makes a number or a tensor of the engine's output; with ``src``, leave it to that. By default
+            the output is taken as it is. (Ignite requires one.)
         epoch_bound: True starts anew in each epoch; False, or None (default), goes on over the whole run.
-        device: see ``Metric``.
+        device: where the average lies; with ``src``, leave it to that. None (default): where the outputs lie.
+        skip_unrolling: see ``Metric``; ``src`` is fed accordingly.
 
     Raises:
         UsageError: ``alpha`` is out of range, ``src`` is no metric, or ``output_transform`` is given beside ``src``.
     """
 
+    required_output_keys = None
     merges = False
 
     def __init__(
@@ -40,6 +52,7 @@ class RunningAverage(Metric):
         output_transform: Callable[[Any], Any] | None = None,
         epoch_bound: bool | None = None,
         device: torch.device | str | None = None,
+        skip_unrolling: bool = False,
     ) -> None:
         if not 0.0 < alpha <= 1.0:
             raise UsageError(f"RunningAverage was given alpha={alpha!r}; give a number above 0 and at most 1")
@@ -49,12 +62,27 @@ class RunningAverage(Metric):
             raise UsageError("RunningAverage was given src and output_transform; give output_transform to src instead")
         self._src = src
         self._alpha = alpha
+        self._over_epochs = False
         self.default_usage = "single_epoch_running_batch_wise" if epoch_bound else "running_batch_wise"
-        super().__init__(output_transform, device)
+        super().__init__(output_transform, device, skip_unrolling)
 
     def reset(self) -> None:
-        """Forget all values."""
+        """Forget all values, and what ``src`` has seen."""
         self._value: Any = None
+        if self._src is not None:
+            self._src.reset()
+
+    def attach(self, engine: Host, name: str, usage: UsageLike | None = None) -> None:
+        """See ``Metric.attach``. With ``src`` it may not be attached once an epoch and once an iteration."""
+        over_epochs = self._src is not None and isinstance(
+            usage_of(usage or self.default_usage, name), RunningEpochWise
+        )
+        engine.attach_metric(self, name, usage)
+        self._over_epochs = over_epochs
+
+    def sources(self) -> tuple[Metric, ...]:
+        """``src``, where there is one."""
+        return () if self._src is None else (self._src,)
 
     def take(self, engine_output: Any, skip_unrolling: bool = False) -> None:
         """Average the output, or what ``src`` makes of it; None leaves the average as it is."""
@@ -62,8 +90,11 @@ class RunningAverage(Metric):
         if src is not None:
             if engine_output is None:
                 return
+            if self._over_epochs:
+                src.take(engine_output, skip_unrolling or self.skip_unrolling)
+                return
             src.reset()
-            src.take(engine_output, skip_unrolling)
+            src.take(engine_output, skip_unrolling or self.skip_unrolling)
             self.update(src.peek())
             return
         transform = self.output_transform
@@ -75,30 +106,48 @@ class RunningAverage(Metric):
         Raises:
             UsageError: it is something else, or a tensor of another shape than before.
         """
-        old = self._value
-        if type(output) is float:
-            self._value = output if old is None else self._alpha * old + (1.0 - self._alpha) * output
-        elif isinstance(output, torch.Tensor):
-            self._value = self._average_tensor(old, output)
-        elif isinstance(output, int | float):
-            self.update(float(output))
-        elif output is not None:
-            raise UsageError(
-                f"RunningAverage was given a {type(output).__name__} and averages numbers and tensors; "
-                "pick one by output_transform"
-            )
+        self._value = self._after(self._value, output)
 
     def peek(self) -> Any:
         """The average: a float, or a tensor where tensors were averaged; None before the first value."""
-        return self._value
+        return super().peek() if self._over_epochs else self._value
+
+    def shown(self, value: Any) -> None:
+        """Over epochs, take the value of this one as the past of the next."""
+        if self._over_epochs and self._src is not None:
+            self._value = value
+            self._src.reset()
 
     def state(self) -> State:
-        """``value`` (float64, zeros where there is none) and ``count`` (int64), 1 where there is one."""
+        """``value`` (float64, without elements where there is none) and ``count`` (int64), 1 where there is one.
+
+        Over epochs also the state of ``src``, its keys preceded by ``src.``.
+        """
         if self._value is None:
-            value = torch.zeros((), dtype=torch.float64)
+            value = torch.zeros(0, dtype=torch.float64)
         else:
             value = torch.as_tensor(self._value, dtype=torch.float64, device="cpu")
-        return {"value": value, "count": torch.tensor(int(self._value is not None))}
+        state = {"value": value, "count": torch.tensor(int(self._value is not None))}
+        if self._over_epochs and self._src is not None:
+            state.update({_OF_SRC + key: tensor for key, tensor in self._src.state().items()})
+        return state
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on with the average of ``state``."""
+        value = state["value"].clone()
+        self.reset()
+        if int(state["count"]):
+            self._value = value if value.dim() else value.item()
+        if self._over_epochs and self._src is not None:
+            self._src.load_state(_src_of(state))
+
+    def merge(self, states: Sequence[Mapping[str, torch.Tensor]]) -> State:
+        """The sums of the averages and of their number; over epochs also what ``src`` makes of its own."""
+        merged = super().merge([{key: state[key] for key in ("value", "count")} for state in states])
+        if self._over_epochs and self._src is not None:
+            of_src = self._src.merge([_src_of(state) for state in states])
+            merged.update({_OF_SRC + key: tensor for key, tensor in of_src.items()})
+        return merged
 
     def compute_from(self, state: Mapping[str, torch.Tensor]) -> Any:
         """The mean over ranks; a float for numbers and tensors without dimension.
@@ -107,12 +156,35 @@ class RunningAverage(Metric):
             NotComputableError: no rank has a value.
         """
         count = int(state["count"])
-        if count == 0:
+        value: Any = state["value"] / count if count else None
+        if value is not None and value.dim() == 0:
+            value = value.item()
+        if self._over_epochs and self._src is not None:
+            try:
+                value = self._after(value, self._src.compute_from(_src_of(state)))
+            except NotComputableError:
+                if value is None:
+                    raise
+        if value is None:
             raise NotComputableError("RunningAverage was computed before any value; update it first")
-        value = state["value"] / count
-        return value.item() if value.dim() == 0 else value
+        return value
 
-    def _average_tensor(self, old: Any, output: torch.Tensor) -> torch.Tensor:
+    def _after(self, old: Any, output: Any) -> Any:
+        """The average once ``output`` is taken."""
+        if type(output) is float:
+            return output if old is None else self._alpha * old + (1.0 - self._alpha) * output
+        if isinstance(output, torch.Tensor):
+            return self._after_tensor(old, output)
+        if isinstance(output, int | float):
+            return self._after(old, float(output))
+        if output is None:
+            return old
+        raise UsageError(
+            f"RunningAverage was given a {type(output).__name__} and averages numbers and tensors; "
+            "pick one by output_transform"
+        )
+
+    def _after_tensor(self, old: Any, output: torch.Tensor) -> torch.Tensor:
         value = output.detach()
         if isinstance(old, torch.Tensor):
             if old.dtype is value.dtype and old.shape == value.shape and old.device == value.device:
@@ -129,3 +201,7 @@ class RunningAverage(Metric):
         if old is None:
             return value.clone()  # the caller may reuse its tensor
         return torch.lerp(value, torch.as_tensor(old, dtype=value.dtype, device=value.device), self._alpha)
+
+
+def _src_of(state: Mapping[str, torch.Tensor]) -> State:
+    return {key.removeprefix(_OF_SRC): tensor for key, tensor in state.items() if key.startswith(_OF_SRC)}

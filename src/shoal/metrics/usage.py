@@ -52,16 +52,16 @@ class EpochWise(MetricUsage):
     """A value an epoch, over its samples: ``"epoch_wise"``."""
 
     usage_name = "epoch_wise"
-    reset = "epoch"
-    publish = "epoch"
+    reset: ClassVar[Moment] = "epoch"
+    publish: ClassVar[Moment] = "epoch"
 
 
 class BatchWise(MetricUsage):
     """A value an iteration, over its samples: ``"batch_wise"``."""
 
     usage_name = "batch_wise"
-    reset = "iteration"
-    publish = "iteration"
+    reset: ClassVar[Moment] = "iteration"
+    publish: ClassVar[Moment] = "iteration"
 
 
 class RunningEpochWise(EpochWise):
@@ -71,21 +71,21 @@ class RunningEpochWise(EpochWise):
     """
 
     usage_name = "running_epoch_wise"
-    reset = "run"
+    reset: ClassVar[Moment] = "run"
 
 
 class RunningBatchWise(BatchWise):
     """A value an iteration, over all samples of the run so far: ``"running_batch_wise"``."""
 
     usage_name = "running_batch_wise"
-    reset = "run"
+    reset: ClassVar[Moment] = "run"
 
 
 class SingleEpochRunningBatchWise(BatchWise):
     """A value an iteration, over the samples of the epoch so far: ``"single_epoch_running_batch_wise"``."""
 
     usage_name = "single_epoch_running_batch_wise"
-    reset = "epoch"
+    reset: ClassVar[Moment] = "epoch"
 
 
 class BatchFiltered(EpochWise):
