@@ -11,7 +11,7 @@ from typing import Any
 from shoal import runtime
 from shoal._optional import require
 from shoal.handlers.disk_saver import DiskSaver
-from shoal.trackers.clearml import current_task
+from shoal.trackers.clearml import current_task, has_task
 
 __all__ = ["ClearMLSaver"]
 
@@ -23,7 +23,8 @@ class ClearMLSaver(DiskSaver):
     the next one, so that a Task has as many models as there were ever checkpoints kept at once, plus one.
 
     Args:
-        logger: has a ``task``, or its tracker has; None (default) takes the Task of ``Task.init()``.
+        logger: has a ``task``, or its tracker has; None (default) takes the Task of ``Task.init()``, or of the
+            :class:`ClearMLLogger` that was made before.
         output_uri: where ClearML uploads models to; by default where the Task says.
         dirname: the local folder; by default a temporary one, made at the first save.
         kwargs: as :class:`DiskSaver`; the folder may hold files.
@@ -45,11 +46,11 @@ class ClearMLSaver(DiskSaver):
         super().__init__(dirname or tempfile.gettempdir(), require_empty=kwargs.pop("require_empty", False), **kwargs)
         self._models: dict[str, Any] = {}
         self._free: list[Any] = []
+        self._logger = logger
+        self._output_uri = output_uri
         self._task: Any = None
-        if runtime.current().rank == self.save_on_rank:
-            self._task = _task_of(logger) if logger is not None else current_task()
-            if output_uri is not None:
-                self._task.output_uri = output_uri
+        if logger is None and runtime.current().rank == self.save_on_rank and not has_task():
+            current_task()  # raises
 
     def __call__(self, checkpoint: Any, filename: str, metadata: Mapping[str, Any] | None = None) -> None:
         """Write the file, then register it."""
@@ -59,7 +60,7 @@ class ClearMLSaver(DiskSaver):
             self.dirname = Path(tempfile.mkdtemp(prefix="shoal_checkpoints_"))
             self._is_temporary = False
         super().__call__(checkpoint, filename, metadata)
-        task = self._task or current_task()
+        task = self._found_task()
         metadata = metadata or {}
         model = self._models.get(filename) or (self._free.pop() if self._free else None)
         if model is None:
@@ -74,11 +75,30 @@ class ClearMLSaver(DiskSaver):
             iteration=metadata.get("step"),
         )
 
+    def get_local_copy(self, filename: str) -> str | None:
+        """Path of a checkpoint on this machine: the saved file, or else one that ClearML downloads; None if unknown.
+
+        Args:
+            filename: the name that it was saved under.
+        """
+        file = self.dirname / filename
+        if file.is_file():
+            return str(file)
+        model = self._models.get(filename)
+        return None if model is None else self._clearml.InputModel(model.id).get_local_copy()
+
     def remove(self, filename: str) -> None:
         """Delete the local file and give its place in the Task to the next one."""
         super().remove(filename)
         if filename in self._models:
             self._free.append(self._models.pop(filename))
+
+    def _found_task(self) -> Any:
+        if self._task is None:
+            self._task = _task_of(self._logger) if self._logger is not None else current_task()
+            if self._output_uri is not None:
+                self._task.output_uri = self._output_uri
+        return self._task
 
 
 def _task_of(logger: Any) -> Any:

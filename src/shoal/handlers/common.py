@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -13,18 +13,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from shoal.engine import Engine, Events
 from shoal.errors import UsageError
 from shoal.handlers.checkpoint import Checkpoint
-from shoal.handlers.global_step import global_step_from_engine
 from shoal.handlers.gpu_info import GpuInfo
 from shoal.handlers.progress_bar import ProgressBar
-from shoal.handlers.tensorboard_logger import TensorboardLogger
 from shoal.handlers.terminate_on_nan import TerminateOnNan
-from shoal.handlers.tracker_logger import TrackerLogger
 from shoal.metrics import RunningAverage
-from shoal.trackers import JsonlTracker
 
-__all__ = ["setup_common_training_handlers", "setup_jsonl_logging", "setup_tb_logging"]
-
-L = TypeVar("L", bound=TrackerLogger)
+__all__ = ["setup_common_training_handlers"]
 
 
 def setup_common_training_handlers(
@@ -94,78 +88,6 @@ def setup_common_training_handlers(
     checkpoint = Checkpoint(to_save, store, **options)
     trainer.add_event_handler(Events.ITERATION_COMPLETED(every=save_every_iters), _save_if_finite, checkpoint, guard)
     return checkpoint
-
-
-def setup_tb_logging(
-    output_path: str | os.PathLike[str],
-    trainer: Engine,
-    optimizers: Any = None,
-    evaluators: Engine | Mapping[str, Engine] | None = None,
-    log_every_iters: int = 100,
-    **kwargs: Any,
-) -> TensorboardLogger:
-    """Write metrics and learning rates to TensorBoard; see :func:`setup_jsonl_logging` for what.
-
-    Args:
-        output_path: the folder of the event files.
-        trainer, optimizers, evaluators, log_every_iters: as in :func:`setup_jsonl_logging`.
-        kwargs: for ``torch.utils.tensorboard.SummaryWriter``.
-
-    Returns:
-        The logger; call its ``close()`` after the training.
-
-    Raises:
-        MissingExtraError: TensorBoard is not installed.
-    """
-    return _attach_logger(TensorboardLogger(output_path, **kwargs), trainer, optimizers, evaluators, log_every_iters)
-
-
-def setup_jsonl_logging(
-    path: str | os.PathLike[str],
-    trainer: Engine,
-    optimizers: Any = None,
-    evaluators: Engine | Mapping[str, Engine] | None = None,
-    log_every_iters: int = 100,
-) -> TrackerLogger:
-    """Append metrics and learning rates to a file of JSON lines.
-
-    Written are the trainer's metrics as ``training/<metric>`` and the learning rates as ``lr/group_<i>`` at iterations,
-    and the evaluators' metrics as ``<name>/<metric>`` at the trainer's epoch, after each run of an evaluator. It may be
-    called on rank 0 alone, or on every rank: only rank 0 writes.
-
-    Args:
-        path: the file.
-        trainer: the engine that trains.
-        optimizers: an optimizer, or several by name (then ``<name>/lr/group_<i>``).
-        evaluators: an engine (then called ``validation``), or several by name.
-        log_every_iters: iterations between two records of the trainer's metrics and the learning rates.
-
-    Returns:
-        The logger; call its ``close()`` after the training.
-    """
-    logger = TrackerLogger(JsonlTracker(path))
-    return _attach_logger(logger, trainer, optimizers, evaluators, log_every_iters)
-
-
-def _attach_logger(logger: L, trainer: Engine, optimizers: Any, evaluators: Any, log_every_iters: int) -> L:
-    logger.attach_output_handler(
-        trainer, Events.ITERATION_COMPLETED(every=log_every_iters), tag="training", metric_names="all"
-    )
-    named_optimizers = optimizers if isinstance(optimizers, Mapping) else {None: optimizers}
-    for tag, optimizer in named_optimizers.items():
-        if optimizer is not None:
-            event = Events.ITERATION_STARTED(every=log_every_iters)
-            logger.attach_opt_params_handler(trainer, event, optimizer=optimizer, tag=tag)
-    if evaluators is None:
-        return logger
-    step = global_step_from_engine(trainer)
-    for tag, evaluator in (evaluators if isinstance(evaluators, Mapping) else {"validation": evaluators}).items():
-        if not isinstance(evaluator, Engine):
-            raise UsageError(f"evaluators[{tag!r}] is a {type(evaluator).__qualname__}; give engines")
-        logger.attach_output_handler(
-            evaluator, Events.COMPLETED, tag=tag, metric_names="all", global_step_transform=step
-        )
-    return logger
 
 
 def _store_of(to_save: object, output_path: Any, save_handler: Any, options: Mapping[str, Any]) -> Any:

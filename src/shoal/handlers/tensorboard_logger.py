@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from shoal.handlers.tracker_logger import TrackerLogger
+from shoal._optional import require
+from shoal.handlers._passing import PassingLogger
 from shoal.trackers import TRACKERS
 
 __all__ = ["TensorboardLogger"]
 
 
-class TensorboardLogger(TrackerLogger):
+class TensorboardLogger(PassingLogger):
     """Writes what engines know to TensorBoard event files; closed by ``close()`` or at the end of a ``with`` block.
+
+    Methods of the writer are the logger's too, on rank 0: ``logger.add_graph(model, x)``.
 
     Args:
         log_dir: the folder of the event files, made at the first record.
-        kwargs: for ``torch.utils.tensorboard.SummaryWriter``.
+        kwargs: for ``torch.utils.tensorboard.SummaryWriter``, and ``on_error``.
 
     Raises:
         MissingExtraError: TensorBoard is not installed.
@@ -29,3 +32,9 @@ class TensorboardLogger(TrackerLogger):
     def writer(self) -> Any:
         """The ``SummaryWriter``, for what else is to be written; on rank 0."""
         return self.tracker.writer  # type: ignore[attr-defined]  # this logger's tracker is a TensorBoardTracker
+
+    def _of_service(self, name: str) -> Any:
+        module = require("torch.utils.tensorboard", extra="tensorboard", purpose="TensorBoard logging")
+        if not hasattr(module.SummaryWriter, name):
+            raise self._refuse(name)
+        return getattr(self.writer, name)

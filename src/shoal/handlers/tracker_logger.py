@@ -7,17 +7,22 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from shoal import runtime
-from shoal.engine import Engine
+from shoal.engine import Engine, RemovableEventHandle
 from shoal.engine.events import EventKey, EventLike, EventsList, FilteredEvent
 from shoal.errors import UsageError
 from shoal.handlers._counts import axis_of, count
-from shoal.trackers import Tracker
+from shoal.trackers import Figure, Histogram, Image, Text, Tracker
 
 __all__ = ["OptimizerParamsHandler", "OutputHandler", "TrackerLogger"]
+
+_MEDIA = (str, Text, Image, Figure, Histogram)
 
 
 class OutputHandler:
     """Writes metrics and outputs of an engine, as ``tag/name``.
+
+    A value that is a text, or an ``Image``, a ``Figure`` or a ``Histogram`` of :mod:`shoal.trackers`, is written as
+    that; all others as numbers.
 
     Args:
         tag: put before each name.
@@ -55,7 +60,13 @@ class OutputHandler:
         transform = self.global_step_transform
         step = count(engine, event_name) if transform is None else transform(engine, event_name)
         axis = axis_of(getattr(transform, "event_name", None) or event_name)
-        logger.tracker.log_metrics(self._values(engine), step=step, prefix=self.tag, axis=axis)
+        values = self._values(engine)
+        media = {name: value for name, value in values.items() if isinstance(value, _MEDIA)}
+        numbers = {name: value for name, value in values.items() if name not in media}
+        if numbers:
+            logger.tracker.log_metrics(numbers, step=step, prefix=self.tag, axis=axis)
+        if media:
+            logger.tracker.log_media(media, step=step, prefix=self.tag, axis=axis)
 
     def _values(self, engine: Engine) -> dict[str, Any]:
         metrics = engine.state.metrics
@@ -103,6 +114,9 @@ class OptimizerParamsHandler:
 class TrackerLogger:
     """Attaches a tracker to engines. Only rank 0 writes; it may exist on all ranks or on rank 0 alone.
 
+    It has state, the service's name for the run: among the objects of a :class:`Checkpoint`, a resumed training goes on
+    in the same run of the service.
+
     Args:
         tracker: where values go.
     """
@@ -113,21 +127,40 @@ class TrackerLogger:
     def attach(
         self,
         engine: Engine,
-        log_handler: Callable[[Engine, Any, EventKey], None],
+        log_handler: Callable[..., None],
         event_name: EventLike,
-    ) -> None:
-        """Have ``log_handler`` called with (engine, this logger, event) at ``event_name``."""
+        *args: Any,
+        **kwargs: Any,
+    ) -> RemovableEventHandle:
+        """Have ``log_handler`` called on rank 0 with (engine, this logger, event, …) at ``event_name``.
+
+        Args:
+            engine: the engine.
+            log_handler: one of the handlers here, or a function of your own.
+            event_name: an event, filtered or not, or several joined by ``|``.
+            args: passed to ``log_handler`` after the event.
+            kwargs: passed to ``log_handler``.
+
+        Returns:
+            A handle that removes it again.
+        """
+        handles = []
         for event in event_name if isinstance(event_name, EventsList) else (event_name,):
             base = event.event if isinstance(event, FilteredEvent) else event
-            engine.add_event_handler(event, self._on_rank_zero, log_handler, base)
+            handles.append(engine.add_event_handler(event, self._on_rank_zero, log_handler, base, *args, **kwargs))
+        return _Handles(handles)
 
-    def attach_output_handler(self, engine: Engine, event_name: EventLike, *args: Any, **kwargs: Any) -> None:
+    def attach_output_handler(
+        self, engine: Engine, event_name: EventLike, *args: Any, **kwargs: Any
+    ) -> RemovableEventHandle:
         """Attach an :class:`OutputHandler` that is made of the arguments."""
-        self.attach(engine, OutputHandler(*args, **kwargs), event_name)
+        return self.attach(engine, OutputHandler(*args, **kwargs), event_name)
 
-    def attach_opt_params_handler(self, engine: Engine, event_name: EventLike, *args: Any, **kwargs: Any) -> None:
+    def attach_opt_params_handler(
+        self, engine: Engine, event_name: EventLike, *args: Any, **kwargs: Any
+    ) -> RemovableEventHandle:
         """Attach an :class:`OptimizerParamsHandler` that is made of the arguments."""
-        self.attach(engine, OptimizerParamsHandler(*args, **kwargs), event_name)
+        return self.attach(engine, OptimizerParamsHandler(*args, **kwargs), event_name)
 
     def log_config(self, config: Mapping[str, Any]) -> None:
         """Record how the run was configured."""
@@ -137,16 +170,40 @@ class TrackerLogger:
         """Write out what is left."""
         self.tracker.close()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Which run of the service is written to; empty for a tracker without state."""
+        state: dict[str, Any] = self.tracker.state_dict() if hasattr(self.tracker, "state_dict") else {}
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on in the run that an earlier training has written to; before the first record."""
+        if hasattr(self.tracker, "load_state_dict"):
+            self.tracker.load_state_dict(state_dict)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if hasattr(self.tracker, "__exit__"):  # it tells the service that the run has failed
+            self.tracker.__exit__(kind, error, trace)
+        else:
+            self.close()
 
     def _on_rank_zero(
-        self, engine: Engine, log_handler: Callable[[Engine, Any, EventKey], None], event: EventKey
+        self, engine: Engine, log_handler: Callable[..., None], event: EventKey, *args: Any, **kwargs: Any
     ) -> None:
         if runtime.current().is_main:
-            log_handler(engine, self, event)
+            log_handler(engine, self, event, *args, **kwargs)
+
+
+class _Handles(RemovableEventHandle):
+    """Several as one: each event of a list is attached with its own name."""
+
+    def __init__(self, handles: Sequence[RemovableEventHandle]) -> None:
+        self._handles = handles
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()

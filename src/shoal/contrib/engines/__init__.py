@@ -1,0 +1,1 @@
+"""Import paths of engines that programs written for Ignite use; the code is in ``shoal.handlers``."""
