@@ -4,10 +4,14 @@ import itertools
 import pytest
 import torch
 
-from shoal.engine import Engine, Events
+from shoal.engine import Engine, EventEnum, Events
 from shoal.errors import DataError, UsageError
 
 EPOCH = list(range(6))
+
+
+class Phase(EventEnum):
+    DONE = "done"
 
 
 def recording():
@@ -461,3 +465,97 @@ def test_an_engine_that_never_ran_can_be_saved_and_loaded():
     engine.run(EPOCH, max_epochs=2)
     assert seen == EPOCH * 2
     assert engine.state.epoch_length == 6
+
+
+def test_filters_of_own_events_go_on_counting_in_another_process(caplog):
+    def counting():
+        engine = Engine(lambda engine, batch: engine.fire_event("plain"))
+        engine.register_events("plain")
+        calls = []
+        engine.add_event_handler(Events.ITERATION_COMPLETED(once=4), lambda e: e.terminate())
+        engine.register_events(Phase.DONE)
+        engine.add_event_handler(Phase.DONE(every=4), lambda e: calls.append(e.state.iteration))
+        engine.add_event_handler("plain", lambda e: e.fire_event(Phase.DONE))
+        return engine, calls
+
+    engine, calls = counting()
+    engine.run(EPOCH, max_epochs=2)
+    fresh, more = counting()
+    fresh.load_state_dict(saved_and_loaded(engine))
+    fresh.run(EPOCH, max_epochs=2)
+    assert calls + more == [4, 8, 12]
+    recording()[0].load_state_dict(saved_and_loaded(engine))
+    assert "counts plain, Phase.DONE, which this engine doesn't know" in caplog.text
+
+
+def test_an_iterator_goes_on_after_an_epoch_that_was_cut_short_also_in_another_process():
+    engine, seen, _ = recording()
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda e: e.terminate_epoch())
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=4), lambda e: e.terminate())
+    engine.run(iter(range(20)), max_epochs=2, epoch_length=5)
+    fresh, rest, _ = recording()
+    fresh.load_state_dict(saved_and_loaded(engine))
+    fresh.run(iter(range(20)), max_epochs=2)
+    assert seen + rest == list(range(7))
+
+
+@pytest.mark.parametrize("later", [Events.STARTED, Events.EPOCH_STARTED])
+@pytest.mark.parametrize("how", ["terminate", "interrupt"])
+def test_a_resumed_run_that_is_left_before_its_first_batch_keeps_its_place(later, how):
+    engine, seen, _ = recording()
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=4), lambda e: e.terminate())
+    engine.run(EPOCH, max_epochs=2)
+    fresh, rest, _ = recording()
+    fresh.load_state_dict(saved_and_loaded(engine))
+    states = []
+    with fresh.add_event_handler(later, lambda e: (states.append(saved_and_loaded(e)), getattr(e, how)())):
+        assert fresh.run(EPOCH, max_epochs=2).iteration == 4
+    assert states[0]["iteration"] == 4
+    fresh.run(EPOCH, max_epochs=2)
+    assert seen + rest == EPOCH * 2
+
+
+def test_the_end_of_an_epoch_that_was_asked_for_is_kept_by_the_run_that_goes_on():
+    for how in ("terminate", "interrupt"):
+        for order in (("terminate_epoch", how), (how, "terminate_epoch")):
+            engine, seen, fired = recording()
+            for name in order:
+                engine.add_event_handler(Events.ITERATION_COMPLETED(once=2), stopping(name))
+            engine.run(EPOCH, max_epochs=2)
+            engine.run(EPOCH, max_epochs=2)
+            assert seen == [0, 1, *EPOCH], order
+            assert fired.count("TERMINATE_SINGLE_EPOCH") == 1
+            assert fired.count("EPOCH_COMPLETED") == 2
+
+
+def test_terminate_at_an_interrupt_ends_the_run():
+    engine, seen, fired = recording()
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda e: e.interrupt())
+    engine.add_event_handler(Events.INTERRUPT, lambda e: e.terminate())
+    engine.run(EPOCH, max_epochs=2)
+    assert fired[-3:] == ["INTERRUPT", "TERMINATE", "COMPLETED"]
+    engine.run(EPOCH, max_epochs=2)
+    assert seen == EPOCH * 2
+
+
+def test_terminate_epoch_where_an_epoch_ends_already_says_that_it_has_no_effect(caplog):
+    for event in (Events.TERMINATE_SINGLE_EPOCH, Events.EPOCH_COMPLETED):
+        engine, seen, _ = recording()
+        caplog.clear()
+        engine.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda e: e.terminate_epoch())
+        engine.add_event_handler(event, lambda e: e.terminate_epoch())
+        engine.run(EPOCH, max_epochs=2)
+        assert seen == [0, 1, *EPOCH]
+        assert "no effect" in caplog.text
+
+
+def test_a_state_saved_where_an_epoch_begins_after_one_that_was_cut_short_begins_the_data():
+    engine, _, _ = recording()
+    states = []
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda e: e.terminate_epoch())
+    engine.add_event_handler(Events.EPOCH_STARTED(once=2), lambda e: states.append(saved_and_loaded(e)))
+    engine.run(EPOCH, max_epochs=2)
+    fresh, rest, _ = recording()
+    fresh.load_state_dict(states[0])
+    fresh.run(EPOCH, max_epochs=2)
+    assert rest == EPOCH

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar
 
 from shoal.engine._handlers import Call, Entry, HandlerTable, base_event, describe
-from shoal.engine.events import EventEnum, EventKey, EventLike, EventsList
+from shoal.engine.events import EventEnum, EventKey, EventLike, Events, EventsList
 from shoal.engine.state import State
 from shoal.errors import UsageError
 
@@ -55,6 +56,7 @@ class Emitter:
     def __init__(self) -> None:
         self.state = State()
         self.handlers = HandlerTable()
+        self.logger = logging.getLogger("shoal.engine.Engine")
         self.exception: BaseException | None = None
         self.last_event_name: EventKey | None = None
         self._firings: dict[EventKey, int] = {}
@@ -170,6 +172,20 @@ class Emitter:
         """
         self.handlers.check(event_name)
         return self.handlers.counter(event_name)(self)
+
+    def _counted_firings(self) -> dict[str, int]:
+        """How often each event of one's own has fired that no attribute of the state counts."""
+        return {str(event): count for event, count in self._firings.items() if not isinstance(event, Events)}
+
+    def _take_firings(self, counts: Mapping[str, int]) -> None:
+        """Go on counting from what ``_counted_firings`` returned."""
+        known = {str(event): event for event in self.handlers.events() if not isinstance(event, Events)}
+        self._firings = {known[name]: count for name, count in counts.items() if name in known}
+        if unknown := [name for name in counts if name not in known]:
+            self.logger.warning(
+                "The engine's state counts %s, which this engine doesn't know: their filters count from 1 again. Call "
+                "register_events() before load_state_dict().", ", ".join(unknown),
+            )  # fmt: skip
 
     def _fire_all(self, event: EventKey) -> None:
         calls = self._calls_of(event)

@@ -40,11 +40,10 @@ class Feed:
         self.number = -1
         self.skip = 0
         self.ended = True
-        self._one_shot = False
 
     def reset(self, data: Any) -> None:
         """Begin a run from nothing."""
-        self.data, self.iterator, self._one_shot = data, None, False
+        self.data, self.iterator = data, None
         self.number, self.skip, self.ended = -1, 0, True
 
     def restore(self, number: int, position: int, *, ended: bool) -> None:
@@ -55,18 +54,20 @@ class Feed:
     def resume(self, data: Any, position: int) -> None:
         """Go on with the batch that comes next: in the open iterator, or after ``position`` batches of other data."""
         if data is not self.data:
-            self.data, self.iterator, self._one_shot = data, None, False
+            self.data, self.iterator = data, None
             self.skip = position
         if self.iterator is None and not self.ended:
             _announce(data, self.number)  # now, so that a handler of EPOCH_STARTED has the last word
 
     def new_pass(self, data: Any, epoch: int) -> None:
-        """Begin the data anew; samplers learn the pass, which is ``epoch - 1`` where an epoch is one pass."""
-        if not (self._one_shot and data is self.data):
-            self.iterator = None
+        """Begin the data anew; samplers learn the pass, which is ``epoch - 1`` where an epoch is one pass.
+
+        A stream that has not ended goes on instead.
+        """
+        if data is not self.data or self.ended or not _is_stream(data):
+            self.iterator, self.skip = None, 0
         self.data = data
         self.number = max(epoch - 1, self.number + 1)
-        self.skip = 0
         self.ended = False
         _announce(data, self.number)
 
@@ -74,6 +75,10 @@ class Feed:
         """Whether the data say that ``position`` batches are all."""
         length = None if self.data is None else length_of(self.data)
         return self.ended or (length is not None and position >= length)
+
+    def cut(self) -> None:
+        """Leave the rest of the pass out; of a stream, which has but one, nothing is left out."""
+        self.ended = self.ended or not _is_stream(self.data)
 
     def open(self, logger: logging.Logger) -> int | None:
         """Make sure of an open iterator.
@@ -101,7 +106,6 @@ class Feed:
                 f"run() was given data of type {type(self.data).__name__}, which cannot be iterated; "
                 "give a loader, a sequence or an iterator of batches"
             ) from error
-        self._one_shot = self.iterator is self.data
         if position and not seeks:
             self._draw(position, logger)
         return position
@@ -109,9 +113,9 @@ class Feed:
     def close(self, position: int) -> None:
         """Let go of the iterator, and with it of a loader's workers, keeping the place.
 
-        An iterator that was given as the data stays as it is: it cannot be opened again.
+        A stream stays as it is: it cannot be opened again.
         """
-        if not self._one_shot:
+        if not _is_stream(self.data):
             self.iterator, self.skip = None, position
 
     def push_back(self, batch: Any) -> None:
@@ -131,6 +135,14 @@ class Feed:
 
 def _present(iterator: Iterator[Any] | None) -> Iterable[Any]:
     return () if iterator is None else iterator
+
+
+def _is_stream(data: Any) -> bool:
+    """Whether the data are one iterator, as a generator is: whoever iterates them anew goes on where they are.
+
+    One with a length is a loader that begins anew when it is iterated, although it is its own iterator.
+    """
+    return isinstance(data, Iterator) and length_of(data) is None
 
 
 def _announce(data: Any, number: int) -> None:

@@ -22,12 +22,14 @@ class Standing:
 
     Attributes:
         in_epoch: in the middle of an epoch.
+        ending: in one that ``terminate_epoch()`` is about to end.
         paused: by ``interrupt()``.
         failed: by an exception.
         loaded: by ``load_state_dict``.
     """
 
     in_epoch: bool
+    ending: bool
     paused: bool
     failed: bool
     loaded: bool
@@ -70,7 +72,7 @@ def decide(state: State, standing: Standing, max_epochs: int | None, max_iters: 
         return "start"
     if standing.failed and not given and state.epoch <= 1:
         return "start"  # an evaluation that broke off is worth nothing half done
-    if finished(state, in_epoch=standing.in_epoch) and not standing.paused:
+    if finished(state, in_epoch=standing.in_epoch) and not standing.paused and not standing.ending:
         one_pass = state.epoch <= 1
         if not given:
             return "nothing" if standing.loaded and not one_pass else "start"

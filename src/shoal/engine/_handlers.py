@@ -147,6 +147,10 @@ class HandlerTable:
         if attribute is not None:
             self._count_by[event] = attrgetter(f"state.{attribute}")
 
+    def events(self) -> tuple[EventKey, ...]:
+        """All events that are known here."""
+        return tuple(self._entries)
+
     def counter(self, event: EventKey) -> Callable[[Any], int]:
         """Takes the engine and returns the number of the event's occurrence."""
         return self._count_by.get(event) or _firings_of(event)

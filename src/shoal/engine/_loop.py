@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from shoal.engine._feed import END, Feed
 from shoal.engine._goal import finished, goal_of, set_goal
 from shoal.engine._handlers import Call
 from shoal.engine._metrics import MetricTable
-from shoal.engine._saving import LengthFrom
+from shoal.engine._saving import Ending, LengthFrom
 from shoal.engine.events import Events
 from shoal.errors import DataError, UsageError
 
@@ -42,7 +41,6 @@ class Loop(Emitter):
 
     def __init__(self, process: Callable[[Any, Any], Any]) -> None:
         super().__init__()
-        self.logger = logging.getLogger("shoal.engine.Engine")
         self._process = process
         self._feed = Feed()
         self._metrics = MetricTable()
@@ -50,12 +48,15 @@ class Loop(Emitter):
         self._skip_completed = False  # COMPLETED, or EPOCH_COMPLETED, after the request
         self._running = False
         self._in_epoch = False
-        self._cut = False  # this epoch's metrics may lack samples: it was loaded in its middle, or cut short
+        self._ending: Ending | None = None  # terminate_epoch() was asked for in this epoch, and is served or waits
+        self._cut = False  # this epoch's metrics may lack samples: it was loaded in its middle, cut short, or failed
         self._paused = self._failed = False
         self._suppressed = False
         self._exhausted = False
         self._length_from: LengthFrom = "data"
         self._completed = 0  # iterations whose process function has returned
+        self._num_ahead = 0  # batches drawn of which ``state.iteration`` doesn't know yet
+        self._coming: tuple[()] | tuple[Any] = ()  # the data after the current batch, where they are others
 
     def terminate(self, skip_completed: bool = False) -> None:
         """End the run after the current event: TERMINATE and then COMPLETED are fired, no EPOCH_COMPLETED.
@@ -75,8 +76,8 @@ class Loop(Emitter):
         Args:
             skip_epoch_completed: don't fire EPOCH_COMPLETED, nor compute the epoch's metrics.
         """
-        if self._running and not self._in_epoch:
-            self.logger.warning("terminate_epoch() was called between two epochs, where it has no effect.")
+        if self._running and (self._ending or not self._in_epoch):
+            self.logger.warning("terminate_epoch() was called where no epoch goes on; it has no effect.")
             return
         self._ask(Request.END_EPOCH, skip_epoch_completed)
 
@@ -108,11 +109,20 @@ class Loop(Emitter):
             self.logger.warning("suppress_exception() has no effect on %s.", type(self.exception).__name__)
 
     def set_data(self, data: Any) -> None:
-        """Draw the batches that follow from ``data``, from its first one. ``state.epoch_length`` stays as it is."""
-        self.state.dataloader = data
+        """Draw the batches that follow from ``data``, from its first one. ``state.epoch_length`` stays as it is.
+
+        A batch that is drawn and not done is still one of the data before, where it has its place: called then,
+        ``state.dataloader`` changes after the process function, and a state that is saved before knows nothing of it.
+        """
+        if self._running and self.state.iteration + self._num_ahead > self._completed:
+            self._coming = (data,)
+        else:
+            self._change_data(data)
+
+    def _change_data(self, data: Any) -> None:
+        self.state.dataloader, self._coming = data, ()
         if self._in_epoch:
-            self._feed.new_pass(data, self.state.epoch)
-            self.state.data_base = self.state.iteration
+            self._new_pass()
             if self._running:
                 self._open_feed()
         else:
@@ -122,8 +132,24 @@ class Loop(Emitter):
         if not self._running:
             self.logger.warning("%s() was called while the engine is not running; it has no effect.", request.value)
             return
-        if self._request is None or _BY_STRENGTH.index(request) >= _BY_STRENGTH.index(self._request):
+        if self._request in (None, request):
             self._request, self._skip_completed = request, skip_completed
+        elif _BY_STRENGTH.index(request) > _BY_STRENGTH.index(self._request):
+            self._ending = self._asked_ending()  # which the next run then serves first
+            self._request, self._skip_completed = request, skip_completed
+        elif request is Request.END_EPOCH:
+            self._ending = "skip" if skip_completed else "fire"
+
+    def _asked_ending(self) -> Ending | None:
+        """How this epoch is about to end before its time, if it is."""
+        if self._request is not Request.END_EPOCH:
+            return self._ending
+        return "skip" if self._skip_completed else "fire"
+
+    def _renew_request(self) -> None:
+        """Ask for what was asked for when the run was left: the end of an epoch that is still to be served."""
+        self._request = Request.END_EPOCH if self._ending else None
+        self._skip_completed = self._ending == "skip"
 
     def _run(self, paused: bool) -> None:
         started = time.perf_counter()
@@ -142,8 +168,11 @@ class Loop(Emitter):
             if self._request is Request.PAUSE:
                 self._paused = True
                 self._fire_all(Events.INTERRUPT)
-                self.logger.info("Engine run interrupted in epoch %d, iteration %d.", state.epoch, state.iteration)
-                return
+                if self._request is Request.PAUSE:
+                    self.logger.info("Engine run interrupted in epoch %d, iteration %d.", state.epoch, state.iteration)
+                    return
+                self._paused = False  # a handler of INTERRUPT called terminate()
+                self._settle()
             self._fire_all(Events.TERMINATE)
             self.logger.info("Engine run terminated in epoch %d, iteration %d.", state.epoch, state.iteration)
             if self._skip_completed:
@@ -157,14 +186,13 @@ class Loop(Emitter):
         """One epoch, or what is left of it; whether the run goes on."""
         started = time.perf_counter()
         state = self.state
-        skip_completed = False
         try:
             enters = not (self._in_epoch and paused)
             if not self._in_epoch:
                 self._begin_epoch()
             if enters:
                 self._fire_all(Events.EPOCH_STARTED)
-                self._serve_request()
+            self._serve_request()
             if not self._iterate():
                 self._feed.close(state.iteration - state.data_base)
                 self._metrics.publish(state, "epoch", lenient=True)
@@ -173,11 +201,13 @@ class Loop(Emitter):
             if self._request is not Request.END_EPOCH:
                 raise
             self._settle()
-            self._request, skip_completed = None, self._skip_completed
+            self._ending, self._request = self._asked_ending(), None
             self._fire_all(Events.TERMINATE_SINGLE_EPOCH)
-            self._feed.ended = self._cut = True
+            self._feed.cut()
+            self._cut = True
+        skips_completed = self._ending == "skip"
         self._end_epoch()
-        if not skip_completed:
+        if not skips_completed:
             self._metrics.publish(state, "epoch", lenient=self._cut)
             state.times["EPOCH_COMPLETED"] = time.perf_counter() - started
             self._fire_all(Events.EPOCH_COMPLETED)
@@ -203,7 +233,9 @@ class Loop(Emitter):
                     return self._data_ended()
                 state.batch = batch
                 if calls.get_batch_completed:
+                    self._num_ahead = 1
                     self._call(Events.GET_BATCH_COMPLETED, calls.get_batch_completed)
+                    self._num_ahead = 0
                 iteration += 1
                 state.iteration = iteration
                 if calls.iteration_started:
@@ -211,10 +243,11 @@ class Loop(Emitter):
                 state.output = process(self, state.batch)
                 self._completed = iteration
                 batch = END
-                if calls.iteration_completed:
-                    self.last_event_name = Events.ITERATION_COMPLETED
-                    for call in calls.iteration_completed:
-                        call(self)
+                if self._coming:
+                    self._change_data(*self._coming)
+                self.last_event_name = Events.ITERATION_COMPLETED
+                for call in calls.iteration_completed:
+                    call(self)
                 if self._request is not None:
                     raise _Leave
             if state.epoch_length == 0:  # on one rank of several, which stays in step with the others
@@ -252,13 +285,19 @@ class Loop(Emitter):
         self._metrics.reset("epoch")
         stale = state.dataloader is not feed.data or self._length_from == "end_of_data"
         if stale or feed.at_end(state.iteration - state.data_base):
-            feed.new_pass(state.dataloader, state.epoch)
+            self._new_pass()
 
     def _end_epoch(self) -> None:
-        self._in_epoch = False
+        self._in_epoch, self._ending = False, None
         if self._feed.at_end(self.state.iteration - self.state.data_base):
             self._feed.ended = True
             self._feed.close(0)  # a loader's workers needn't wait through the evaluation that may come now
+
+    def _new_pass(self) -> None:
+        state, feed = self.state, self._feed
+        feed.new_pass(state.dataloader, state.epoch)
+        if feed.iterator is None:
+            state.data_base = state.iteration - feed.skip
 
     def _open_feed(self) -> None:
         position = self._feed.open(self.logger)
@@ -273,7 +312,8 @@ class Loop(Emitter):
         over = feed.iterator
         self._call(Events.DATALOADER_STOP_ITERATION, self._calls_of(Events.DATALOADER_STOP_ITERATION))
         if feed.iterator is over:
-            feed.new_pass(state.dataloader, state.epoch)
+            feed.ended = True
+            self._new_pass()
             self._open_feed()
         return next(feed.iterator, END)  # type: ignore[arg-type]
 
@@ -298,6 +338,7 @@ class Loop(Emitter):
 
     def _settle(self) -> None:
         """Leave the run in a place from which it can go on: an iteration that was begun and not done is not counted."""
+        self._num_ahead = 0
         if self._in_epoch:
             self.state.iteration = self._completed
             if self._request is not Request.PAUSE:
@@ -307,6 +348,7 @@ class Loop(Emitter):
         """Fire EXCEPTION_RAISED: all its handlers run, also when one of them fails."""
         state = self.state
         self.exception, self._failed = error, True
+        self._cut = self._cut or self._in_epoch  # a metric that raised lacks what it was given
         self.logger.error(
             "Engine run stopped in epoch %d, iteration %d by %s: %s",
             state.epoch, state.iteration, type(error).__name__, str(error),
@@ -322,7 +364,7 @@ class Loop(Emitter):
                         self.logger.exception("A handler of EXCEPTION_RAISED failed.")
                     self._suppressed = False
         finally:
-            self._request = None
+            self._ending, self._request = self._asked_ending(), None
             self._settle()
 
 

@@ -10,14 +10,18 @@ from shoal.engine._feed import Feed
 from shoal.engine.state import State
 from shoal.errors import UsageError
 
-__all__ = ["LengthFrom", "load_into", "saved"]
+__all__ = ["Ending", "LengthFrom", "load_into", "saved"]
 
 # Where the epoch's length comes from: run()'s argument, the data's own len(), or where the data ended.
 LengthFrom: TypeAlias = Literal["argument", "data", "end_of_data"]
 
+# What terminate_epoch() asked for: EPOCH_COMPLETED at the end of the epoch, or none.
+Ending: TypeAlias = Literal["fire", "skip"]
+
 _KEYS = (
     "iteration", "epoch", "epoch_length", "max_epochs", "max_iters",
     "in_epoch", "epoch_iteration", "epoch_length_from", "data_epoch", "data_iteration", "data_ended",
+    "epoch_ending", "event_counts",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from shoal.engine._saving import load_into, saved
 from shoal.engine.state import State
 from shoal.errors import DataError, HandlerSignatureError, UsageError
 from shoal.metrics import Metric
+from shoal.metrics.usage import UsageLike
 
 __all__ = ["Engine"]
 
@@ -57,7 +58,7 @@ class Engine(Loop):
 
     # Metrics --------------------------------------------------------------------------------------------------------
 
-    def attach_metric(self, metric: Metric, name: str, usage: str | None = None) -> None:
+    def attach_metric(self, metric: Metric, name: str, usage: UsageLike | None = None) -> None:
         """Feed ``metric`` with the outputs and put its value into ``state.metrics[name]``; see ``Metric.attach``.
 
         The metrics of an epoch merge over ranks in one collective, before any handler of EPOCH_COMPLETED is called.
@@ -65,14 +66,14 @@ class Engine(Loop):
         self._metrics.attach(metric, name, usage)
         self.handlers.put_metrics(self._metrics.calls())
 
-    def detach_metric(self, metric: Metric) -> None:
-        """Undo ``attach_metric``; raises UsageError where ``metric`` is not attached."""
-        self._metrics.detach(metric)
+    def detach_metric(self, metric: Metric, usage: UsageLike | None = None) -> None:
+        """Undo ``attach_metric``, of all usages or of one; raises UsageError where ``metric`` is not so attached."""
+        self._metrics.detach(metric, usage)
         self.handlers.put_metrics(self._metrics.calls())
 
-    def is_metric_attached(self, metric: Metric) -> bool:
-        """Whether ``metric`` is attached."""
-        return self._metrics.has(metric)
+    def is_metric_attached(self, metric: Metric, usage: UsageLike | None = None) -> bool:
+        """Whether ``metric`` is attached, with any usage or with the one given."""
+        return self._metrics.has(metric, usage)
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -82,7 +83,8 @@ class Engine(Loop):
         Only what is done counts: taken between a batch's drawing and the end of its step, that batch comes again.
         """
         done = self._completed if self._running and self._in_epoch else self.state.iteration
-        return saved(self.state, self._feed, done, self._in_epoch, self._length_from, self.state_dict_user_keys)
+        own = saved(self.state, self._feed, done, self._in_epoch, self._length_from, self.state_dict_user_keys)
+        return {**own, "epoch_ending": self._asked_ending(), "event_counts": self._counted_firings()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go where ``state_dict`` was taken; the next ``run`` goes on from there.
@@ -97,9 +99,11 @@ class Engine(Loop):
         if self._running:
             raise UsageError("load_state_dict() was called while the engine runs; call it before run()")
         self._in_epoch, self._length_from = load_into(self.state, self._feed, state_dict, self.state_dict_user_keys)
+        self._ending = state_dict.get("epoch_ending")
+        self._take_firings(state_dict.get("event_counts", {}))
         self._paused = self._failed = False
         self._loaded = self._cut = True
-        self._metrics.reset("run", "epoch")
+        self._metrics.renew()
 
     # The run --------------------------------------------------------------------------------------------------------
 
@@ -147,10 +151,12 @@ class Engine(Loop):
                 self._start(data, epoch_length)
             else:
                 self._go_on(data, epoch_length)
+            self._completed = self.state.iteration
             set_goal(self.state, max_epochs, max_iters)
             self._log_start(decision)
             paused, self._paused, self._failed, self._loaded = self._paused, False, False, False
-            self._running, self._request, self._suppressed, self._exhausted = True, None, False, False
+            self._renew_request()
+            self._running, self._suppressed, self._exhausted = True, False, False
             self._run(paused)
         except BaseException as error:
             if self._running:
@@ -163,7 +169,13 @@ class Engine(Loop):
         return self.state
 
     def _decide(self, max_epochs: int | None, max_iters: int | None) -> Decision:
-        standing = Standing(in_epoch=self._in_epoch, paused=self._paused, failed=self._failed, loaded=self._loaded)
+        standing = Standing(
+            in_epoch=self._in_epoch,
+            ending=self._ending is not None,
+            paused=self._paused,
+            failed=self._failed,
+            loaded=self._loaded,
+        )
         decision = decide(self.state, standing, max_epochs, max_iters)
         if decision == "nothing":
             self.logger.warning(
@@ -182,9 +194,9 @@ class Engine(Loop):
             raise DataError(f"run() was given data of type {type(data).__name__} of length 0; give some batches")
         state.iteration = state.epoch = state.epoch_base = state.data_base = 0
         state.max_epochs = state.max_iters = None
-        state.dataloader = data
+        state.dataloader, self._coming = data, ()
         self._set_length(epoch_length, length)
-        self._in_epoch = self._paused = False
+        self._in_epoch, self._paused, self._ending = False, False, None
         self._firings.clear()
         self._feed.reset(data)
         self._metrics.forget(state)
@@ -193,7 +205,10 @@ class Engine(Loop):
     def _go_on(self, data: Any, epoch_length: int | None) -> None:
         """Take up the run where it is, with the same data or others."""
         state = self.state
-        data = state.dataloader if data is None else data
+        if data is None:
+            data = state.dataloader
+        else:
+            self._coming = ()
         length = None if data is None else length_of(data)
         asked = epoch_length or (length if self._length_from == "data" else None)
         if state.epoch_length is None and data is None and epoch_length is None:
