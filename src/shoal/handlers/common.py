@@ -14,7 +14,9 @@ from shoal.engine import Engine, Events
 from shoal.errors import UsageError
 from shoal.handlers.checkpoint import Checkpoint
 from shoal.handlers.gpu_info import GpuInfo
+from shoal.handlers.lr_scheduler import TorchSteps
 from shoal.handlers.progress_bar import ProgressBar
+from shoal.handlers.reduce_lr_on_plateau import ReduceLROnPlateauScheduler
 from shoal.handlers.terminate_on_nan import TerminateOnNan
 from shoal.metrics import RunningAverage
 
@@ -50,7 +52,10 @@ def setup_common_training_handlers(
         to_save: objects with ``state_dict()`` by name; None saves nothing.
         save_every_iters: iterations between two checkpoints, ``training_checkpoint_<iteration>.pt``.
         output_path: the folder of the checkpoints.
-        lr_scheduler: one of Shoal's, set before each iteration, or one of torch's, stepped after each.
+        lr_scheduler: one of Shoal's, set before each iteration, or one of torch's, stepped after each step that the
+            optimizer took: not in an iteration that accumulates gradients, nor where a gradient scaler left the step
+            out. (Ignite steps it in every iteration.) For one of Shoal's that is sized for optimizer steps, set its
+            ``per_optimizer_step``.
         with_gpu_stats: whether to put memory and utilization of the GPU into ``state.metrics``.
         output_names: names of the parts of the trainer's output (keys of a dict, places of a sequence, or the output
             itself) whose running averages are put into ``state.metrics``.
@@ -115,21 +120,18 @@ def _set_epoch(engine: Engine, sampler: Any) -> None:
 def _attach_scheduler(trainer: Engine, scheduler: Any) -> None:
     if scheduler is None:
         return
-    if isinstance(scheduler, ReduceLROnPlateau):
+    if isinstance(scheduler, ReduceLROnPlateau | ReduceLROnPlateauScheduler):
         raise UsageError(
-            "lr_scheduler is a ReduceLROnPlateau, which needs a score, once an evaluation; attach it to the evaluator: "
-            "evaluator.add_event_handler(Events.COMPLETED, lambda e: scheduler.step(e.state.metrics['...']))"
+            f"lr_scheduler is a {type(scheduler).__name__}, which needs a score, once an evaluation; attach it to the "
+            "evaluator: evaluator.add_event_handler(Events.COMPLETED, ReduceLROnPlateauScheduler(optimizer, "
+            "metric_name='...'))"
         )
     if isinstance(scheduler, LRScheduler):
-        trainer.add_event_handler(Events.ITERATION_COMPLETED, _step_scheduler, scheduler)
+        TorchSteps(scheduler).attach(trainer)
     elif callable(scheduler):
         trainer.add_event_handler(Events.ITERATION_STARTED, scheduler)
     else:
         raise UsageError(f"lr_scheduler is a {type(scheduler).__qualname__}; give one of shoal.handlers or of torch")
-
-
-def _step_scheduler(_: Engine, scheduler: LRScheduler) -> None:
-    scheduler.step()
 
 
 def _empty_cuda_cache(_: Engine) -> None:

@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler as TorchLRScheduler
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from shoal.checkpoint.plain import to_plain
+from shoal.engine import Engine, Events
 from shoal.errors import CheckpointError, UsageError
 from shoal.handlers._optimizer_steps import OptimizerSteps
 from shoal.handlers._simulation import apart, quiet_torch
@@ -146,7 +147,7 @@ class LRScheduler(ParamScheduler):
 
 
 class TorchSteps:
-    """Steps a schedule of torch's after each step of its optimizer; a handler for after an iteration, or an epoch.
+    """Steps a schedule of torch's after each step of its optimizer; a handler for after an iteration.
 
     An iteration in which the optimizer took no step, since it accumulates gradients or since a gradient scaler left the
     step out, doesn't step the schedule (trap 32). (Ignite counts iterations.)
@@ -158,6 +159,14 @@ class TorchSteps:
     def __init__(self, lr_scheduler: TorchLRScheduler) -> None:
         self._lr_scheduler = lr_scheduler
         self._steps = OptimizerSteps(lr_scheduler.optimizer)
+
+    def attach(self, engine: Engine) -> None:
+        """Step the schedule after the iterations of ``engine``.
+
+        At the end of an epoch, too: a window of accumulated gradients that the data cut short is stepped on there.
+        """
+        engine.add_event_handler(Events.STARTED, self._steps.reset)
+        engine.add_event_handler(Events.ITERATION_COMPLETED | Events.EPOCH_COMPLETED, self)
 
     def __call__(self) -> None:
         """Step the schedule as often as the optimizer has since the last call."""
