@@ -16,7 +16,11 @@ def test_every_metric_of_the_table_loads_is_exported_and_is_documented():
 
 
 def test_every_metric_starts_with_a_state_of_fixed_shape_on_the_cpu():
-    made = {"Loss": {"loss_fn": torch.nn.functional.mse_loss}, "ConfusionMatrix": {"num_classes": 3}}
+    made = {
+        "Loss": {"loss_fn": torch.nn.functional.mse_loss},
+        "ConfusionMatrix": {"num_classes": 3},
+        "Fbeta": {"beta": 1},
+    }
     of_matrix = ("IoU", "mIoU", "DiceCoefficient", "JaccardIndex", "cmAccuracy", "cmPrecision", "cmRecall")
     made |= {name: {"cm": ConfusionMatrix(3)} for name in of_matrix}
     made |= {"EpochMetric": {"compute_fn": torch.dist}, "VariableAccumulation": {"op": torch.add}}

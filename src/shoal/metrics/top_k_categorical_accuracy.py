@@ -1,0 +1,73 @@
+"""The share of samples whose class is among the k that score highest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shoal.errors import UsageError
+from shoal.metrics._inputs import misfit, pair_of
+from shoal.metrics._ratio import Ratio
+
+__all__ = ["TopKCategoricalAccuracy"]
+
+
+class TopKCategoricalAccuracy(Ratio):
+    """The share of samples whose class is among the ``k`` that score highest, counted in whole numbers.
+
+    ``update`` takes ``y_pred`` of shape ``(N, C, ...)``, scores, and ``y`` of shape ``(N, ...)``, classes; each of the
+    further places is a sample. Of equal scores the class with the lower number counts as the higher, as in ``argmax``,
+    so that ``k=1`` is ``Accuracy`` and a model that scores all alike gains nothing. (In Ignite, as in ``torch.topk``,
+    it is any of them.) Scores with a NaN among them, and targets that are none of the classes, are never right.
+
+    Args:
+        k: how many classes, 5 by default.
+        output_transform: see ``Metric``.
+        device: see ``Metric``.
+        skip_unrolling: see ``Metric``.
+
+    Raises:
+        UsageError: ``k`` is no whole number above 0.
+    """
+
+    def __init__(
+        self,
+        k: int = 5,
+        output_transform: Callable[[Any], Any] | None = None,
+        device: torch.device | str | None = None,
+        skip_unrolling: bool = False,
+    ) -> None:
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise UsageError(f"TopKCategoricalAccuracy was given k={k!r}; give a whole number of 1 or more")
+        self._k = k
+        super().__init__(output_transform, device, skip_unrolling)
+
+    @torch.no_grad()
+    def update(self, output: Any) -> None:
+        """Take one batch.
+
+        Raises:
+            UsageError: the output is no pair of tensors whose shapes fit, or there are fewer than ``k`` classes.
+        """
+        scores, y = pair_of("TopKCategoricalAccuracy", output)
+        if scores.dim() != y.dim() + 1 or y.dim() == 0 or scores.shape[:1] + scores.shape[2:] != y.shape:
+            raise misfit(scores, y, "TopKCategoricalAccuracy takes (N, C, ...) and (N, ...)")
+        num_classes = scores.shape[1]
+        if num_classes < self._k:
+            raise UsageError(
+                f"TopKCategoricalAccuracy was given scores of shape {tuple(scores.shape)}, which has {num_classes} "
+                f"classes, and k={self._k}; every class would be right, so give a k of {num_classes} at most"
+            )
+        if y.numel() == 0:
+            return
+        known = (y >= 0) & (y < num_classes)
+        target = torch.where(known, y, 0).long().unsqueeze(1)
+        own = scores.gather(1, target)
+        earlier = torch.arange(num_classes, device=scores.device).view(1, -1, *[1] * (y.dim() - 1)) < target
+        ahead = ((scores > own) | ((scores == own) & earlier)).sum(dim=1)
+        right = (ahead < self._k) & known
+        if scores.is_floating_point():
+            right &= ~scores.isnan().any(dim=1)
+        self.add(sum=right.sum(), count=right.numel())
