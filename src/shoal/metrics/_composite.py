@@ -32,7 +32,9 @@ class Composite(Metric):
         self.merges = not self._parts or any(part.merges for part in self._parts)
         usages = {part.default_usage for part in self._parts}
         self.default_usage = usages.pop() if len(usages) == 1 else Metric.default_usage
+        self._made = False
         super().__init__(output_transform, None, skip_unrolling)
+        self._made = True
 
     def inlets(self) -> tuple[Inlet, ...]:
         """How an output reaches each of the metrics that hold samples, each once."""
@@ -48,8 +50,9 @@ class Composite(Metric):
 
     def reset(self) -> None:
         """Start every part anew."""
-        for part in self._parts:
-            part.reset()
+        if self._made:  # what the parts have seen before isn't touched by making something of them
+            for part in self._parts:
+                part.reset()
 
     def update(self, output: Any) -> None:
         """Give every part the batch."""

@@ -124,7 +124,7 @@ def usage_of(given: UsageLike, name: str) -> MetricUsage:
     if isinstance(given, MetricUsage):
         return given
     chosen = USAGES.get(given) if isinstance(given, str) else given
-    if isinstance(chosen, type) and chosen in (*USAGES.values(), BatchFiltered):
+    if isinstance(chosen, type) and issubclass(chosen, MetricUsage) and chosen is not MetricUsage:
         return chosen()
     close = nearest(given, list(USAGES)) if isinstance(given, str) else ""
     raise UsageError(
