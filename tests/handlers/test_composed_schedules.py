@@ -35,9 +35,6 @@ from shoal.handlers import (
     create_lr_scheduler_with_warmup,
 )
 
-# Torch's schedules expect a step of the optimizer before theirs, and here nothing is trained.
-pytestmark = pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")
-
 
 def _optimizer(num_groups=1, lr=0.1):
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr * (i + 1)} for i in range(num_groups)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from shoal._optional import require
 from shoal.errors import UsageError
 
-__all__ = ["StandIn", "apart", "check_num_events", "draw", "quiet_torch"]
+__all__ = ["StandIn", "apart", "check_num_events", "draw"]
 
 S = TypeVar("S")
 
@@ -24,7 +23,10 @@ class StandIn:
         self.defaults: dict[str, Any] = {}
 
     def step(self) -> None:
-        """Nothing: torch's schedules look whether it is called."""
+        """Nothing; torch's schedules look whether it was called before them."""
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    _opt_called = True
 
 
 def apart(scheduler: S, *optimizers: Any) -> S:
@@ -63,15 +65,6 @@ def draw(values: list[list[Any]], label: str) -> Any:
     if count > 1:
         axes.legend()
     return axes
-
-
-class quiet_torch(warnings.catch_warnings):  # noqa: N801 - reads as the function that it is
-    """Without torch's warning that a schedule steps before its optimizer: in a simulation nothing is trained."""
-
-    def __enter__(self) -> Any:
-        entered = super().__enter__()
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*", category=UserWarning)
-        return entered
 
 
 def _own(value: Any) -> Any:

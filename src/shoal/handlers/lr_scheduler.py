@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +15,7 @@ from shoal.checkpoint.plain import to_plain
 from shoal.engine import Engine, Events
 from shoal.errors import CheckpointError, UsageError
 from shoal.handlers._optimizer_steps import OptimizerSteps
-from shoal.handlers._simulation import apart, quiet_torch
+from shoal.handlers._simulation import apart
 from shoal.handlers.param_scheduler import ParamScheduler, set_param, simulate
 
 __all__ = ["LRScheduler", "TorchSteps", "load_torch_state", "plain_torch_state"]
@@ -67,8 +69,7 @@ class LRScheduler(ParamScheduler):
             UsageError: the occurrence is over: torch's schedules only go forward.
         """
         copied = apart(self, self.optimizer)
-        with quiet_torch():
-            copied._put(event_index)
+        copied._put(event_index)
         return list(copied._values) if len(copied._values) > 1 else copied._values[0]
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,8 +133,11 @@ class LRScheduler(ParamScheduler):
                 "schedules of torch only go forward: make a new one"
             )
         self._write()
-        for _ in range(goal - self._taken):
-            self.lr_scheduler.step()
+        # Torch would warn of a schedule that steps before its optimizer, where that one did so in an earlier process.
+        called = getattr(self.optimizer, "_opt_called", False)
+        with contextlib.nullcontext() if called else _WithoutTorchsWarning():
+            for _ in range(goal - self._taken):
+                self.lr_scheduler.step()
         if goal > self._taken:
             self._taken, self._values = goal, list(self.lr_scheduler.get_last_lr())
 
@@ -192,6 +196,13 @@ def load_torch_state(lr_scheduler: Any, state: Mapping[str, Any]) -> None:
     """Load what :func:`plain_torch_state` returned."""
     lr_scheduler.load_state_dict(dict(state))
     _restore_counters(lr_scheduler)
+
+
+class _WithoutTorchsWarning(warnings.catch_warnings):
+    def __enter__(self) -> Any:
+        entered = super().__enter__()
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*", category=UserWarning)
+        return entered
 
 
 def _without_counters(value: Any) -> Any:

@@ -12,7 +12,7 @@ from shoal._registry import nearest
 from shoal.engine import Engine, Events
 from shoal.errors import CheckpointError, UsageError
 from shoal.handlers._optimizer_steps import OptimizerSteps
-from shoal.handlers._simulation import StandIn, apart, check_num_events, draw, quiet_torch
+from shoal.handlers._simulation import StandIn, apart, check_num_events, draw
 
 __all__ = ["BaseParamScheduler", "ParamScheduler", "check_part", "remember", "set_param", "simulate"]
 
@@ -283,10 +283,9 @@ def simulate(scheduler: ParamScheduler, num_events: int, param_names: Sequence[s
     if param_names is not None:
         columns = [(copied.optimizer.param_groups[0], name) for name in param_names]
     rows: list[list[float]] = []
-    with quiet_torch():
-        for index in range(num_events):
-            copied._put(index)
-            rows.append([index, *(float(group[name]) for group, name in columns)])
+    for index in range(num_events):
+        copied._put(index)
+        rows.append([index, *(float(group[name]) for group, name in columns)])
     return rows
 
 
