@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shoal.testing.metrics import check_metric
+from shoal.testing.trackers import check_tracker
 from shoal.testing.workers import run_workers
 
-__all__ = ["run_workers"]
+__all__ = ["check_metric", "check_tracker", "run_workers"]

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 
-__all__ = ["NameMap"]
+__all__ = ["NameMap", "file_like"]
 
 _log = logging.getLogger(__name__)
+
+
+def file_like(name: str) -> str:
+    """``name`` with nothing but ASCII letters, digits, dots, dashes and underscores, as names of artifacts are."""
+    return re.sub(r"[^a-zA-Z0-9_\-.]", "_", name)
 
 
 class NameMap:

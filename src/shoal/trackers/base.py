@@ -209,7 +209,7 @@ class RankZeroTracker:
     def _has_no(self, what: str, name: str) -> None:
         self._say_once(
             f"no {what}",
-            "%s has no place for %s; those of '%s' and others are not recorded",
+            "%s has no place for %s; '%s' and others are not recorded",
             type(self).__name__,
             what,
             name,

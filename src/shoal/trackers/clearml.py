@@ -152,7 +152,7 @@ class ClearMLTracker(RankZeroTracker):
         _waiting.discard(self)
         if self._task is None:
             return
-        self._task.flush(wait_for_uploads=True)
+        self._task.flush()  # the end of the Task waits for what is still sent in the background
         if self._is_own and not self._failed:
             self._resumed_id, task = self._task.id, self._task
             self._task = None

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import torch
 
+from shoal._optional import require
 from shoal.errors import UsageError
 
 __all__ = ["Figure", "Histogram", "Image", "Medium", "Text", "as_medium"]
@@ -95,6 +96,11 @@ class Figure:
         stream = io.BytesIO()
         self.figure.savefig(stream, format="png", bbox_inches="tight")
         return stream.getvalue()
+
+    def pixels(self) -> Any:
+        """A figure of matplotlib as an array ``(H, W, 4)`` of floats from 0 to 1."""
+        module = require("matplotlib.image", extra="plot", purpose="a figure")
+        return module.imread(io.BytesIO(self.png()), format="png")
 
     def json(self) -> str:
         """A figure of plotly as its JSON, which ``plotly.io.from_json`` reads."""

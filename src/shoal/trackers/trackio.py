@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 from shoal._optional import check_installed, require
-from shoal.trackers._names import NameMap
+from shoal.trackers._names import NameMap, file_like
 from shoal.trackers.base import OnError, RankZeroTracker
 from shoal.trackers.media import Figure, Histogram, Image, Text
 
@@ -45,6 +44,7 @@ class TrackioTracker(RankZeroTracker):
         self._options = options
         self._run: Any = None
         self._names = NameMap("trackio", _name)
+        self._artifact_names = NameMap("trackio", file_like, max_length=128)
 
     @property
     def run(self) -> Any:
@@ -84,14 +84,14 @@ class TrackioTracker(RankZeroTracker):
         if figure.is_plotly:
             self.run.log({self._names(name): figure.figure}, step=step)
         else:
-            self._write_image(name, Image(_decoded(figure)), step, axis)
+            self._write_image(name, Image(figure.pixels()), step, axis)
 
     def _write_histogram(self, name: str, histogram: Histogram, step: int, axis: str) -> None:  # noqa: ARG002
         pair = (list(histogram.counts), list(histogram.edges))
         self.run.log({self._names(name): _trackio().Histogram(np_histogram=pair)}, step=step)
 
     def _write_artifact(self, path: Path, name: str) -> None:
-        self.run.log_artifact(str(path), name=name)
+        self.run.log_artifact(str(path), name=self._artifact_names(name))
 
     def _close(self) -> None:
         run, self._run = self._run, None
@@ -116,12 +116,6 @@ def _name(name: str) -> str:
     if name.startswith("__"):
         return f"x{name}"
     return f"{name}_" if name in _RESERVED else name
-
-
-def _decoded(figure: Figure) -> Any:
-    """A figure of matplotlib as an array (H, W, 4), drawn on a canvas of its own size."""
-    image = require("matplotlib.image", extra="plot", purpose="drawing a figure")
-    return image.imread(io.BytesIO(figure.png()), format="png")
 
 
 def _trackio() -> Any:

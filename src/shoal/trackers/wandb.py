@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import html
-import re
 from pathlib import Path
 from typing import Any
 
 from shoal._optional import check_installed, require
-from shoal.trackers._names import NameMap
+from shoal.trackers._names import NameMap, file_like
 from shoal.trackers.base import OnError, RankZeroTracker
 from shoal.trackers.media import Figure, Histogram, Image, Text
 
@@ -48,7 +47,7 @@ class WandbTracker(RankZeroTracker):
         self._is_own = False
         self._axis_of: dict[str, str] = {}
         self._names = NameMap("Weights & Biases", _name)
-        self._artifact_names = NameMap("Weights & Biases", _artifact_name, max_length=128)
+        self._artifact_names = NameMap("Weights & Biases", file_like, max_length=128)
 
     @property
     def run(self) -> Any:
@@ -100,9 +99,11 @@ class WandbTracker(RankZeroTracker):
         self._log({name: _wandb().Image(pixels, caption=image.caption)}, step, axis)
 
     def _write_figure(self, name: str, figure: Figure, step: int, axis: str) -> None:
-        _ = self.run
-        kind = _wandb().Plotly if figure.is_plotly else _wandb().Image
-        self._log({name: kind(figure.figure)}, step, axis)
+        if figure.is_plotly:
+            _ = self.run
+            self._log({name: _wandb().Plotly(figure.figure)}, step, axis)
+        else:
+            self._write_image(name, Image(figure.pixels()), step, axis)
 
     def _write_histogram(self, name: str, histogram: Histogram, step: int, axis: str) -> None:
         _ = self.run
@@ -132,10 +133,6 @@ class WandbTracker(RankZeroTracker):
 
 def _name(name: str) -> str:
     return f"{name}_" if name in _AXES else name.replace("*", "_")  # a star would mean all names that begin so
-
-
-def _artifact_name(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_\-.]", "_", name)
 
 
 def _wandb() -> Any:
