@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from types import MethodType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from shoal.engine.events import EventEnum, EventKey, Events, FilteredEvent
 from shoal.errors import HandlerSignatureError, UsageError
@@ -14,7 +15,7 @@ from shoal.errors import HandlerSignatureError, UsageError
 if TYPE_CHECKING:
     from shoal.engine.engine import Engine
 
-__all__ = ["Call", "Entry", "HandlerTable", "bind", "describe", "restrict"]
+__all__ = ["Call", "Entry", "HandlerTable", "Observer", "bind", "describe", "restrict"]
 
 Call: TypeAlias = Callable[[Any], Any]  # takes the engine
 
@@ -67,6 +68,7 @@ def bind(handler: Callable[..., Any], event: EventKey, args: Sequence[Any], kwar
         except TypeError as error:
             failures.append(error)
         else:
+            failures.clear()  # their tracebacks hold this frame, and so would keep the engine alive
             return _call(handler, lead, args, kwargs)
     shown = [*leads[0], *map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
     raise HandlerSignatureError(
@@ -112,17 +114,37 @@ def restrict(call: Call, chosen: FilteredEvent, count: Callable[[Engine], int]) 
 class Entry:
     """One handler at one event."""
 
-    __slots__ = ("__weakref__", "call", "event", "handler")
+    __slots__ = ("__weakref__", "bound", "call", "event", "handler", "narrow")
 
-    def __init__(self, event: EventKey, handler: Callable[..., Any], call: Call) -> None:
+    def __init__(
+        self, event: EventKey, handler: Callable[..., Any], bound: Call, narrow: Callable[[Call], Call]
+    ) -> None:
         self.event = event
         self.handler = handler
-        self.call = call
+        self.bound = bound  # at every occurrence; narrow() makes of it what is called at those that were chosen
+        self.narrow = narrow
+        self.call = narrow(bound)
 
     def is_for(self, handler: Callable[..., Any]) -> bool:
         """Whether this is ``handler``; two accesses of one bound method are the same handler."""
         same_kind = isinstance(handler, MethodType) and isinstance(self.handler, MethodType)
         return self.handler is handler or (same_kind and self.handler == handler)
+
+
+class Observer(Protocol):
+    """Sees what happens at a table's events, as a profiler needs it. It must not hold the engine."""
+
+    def opening(self, event: EventKey) -> Call | None:
+        """What to call before all handlers of ``event``."""
+        ...
+
+    def closing(self, event: EventKey) -> Call | None:
+        """What to call after all of them, unless one raised."""
+        ...
+
+    def wrap(self, event: EventKey, handler: Callable[..., Any], call: Call) -> Call:
+        """What to call instead of ``call``, which calls ``handler``."""
+        ...
 
 
 class HandlerTable:
@@ -136,6 +158,7 @@ class HandlerTable:
         self._ready: dict[EventKey, tuple[Call, ...]] = {}
         self._count_by = dict(_COUNTS)
         self._metric_calls: tuple[Call, ...] = ()
+        self._observers: tuple[Observer, ...] = ()
         self.get_batch_started: tuple[Call, ...] = ()
         self.get_batch_completed: tuple[Call, ...] = ()
         self.iteration_started: tuple[Call, ...] = ()
@@ -146,6 +169,7 @@ class HandlerTable:
         self._entries.setdefault(event, [])
         if attribute is not None:
             self._count_by[event] = attrgetter(f"state.{attribute}")
+        self._refresh(event)
 
     def events(self) -> tuple[EventKey, ...]:
         """All events that are known here."""
@@ -173,10 +197,11 @@ class HandlerTable:
         """Attach ``handler``; raises as ``check`` and ``bind`` do."""
         event = chosen.event if isinstance(chosen, FilteredEvent) else chosen
         self.check(event)
-        call = bind(handler, event, args, kwargs)
+        bound = bind(handler, event, args, kwargs)
+        narrow: Callable[[Call], Call] = _as_it_is
         if isinstance(chosen, FilteredEvent):
-            call = restrict(call, chosen, self.counter(event))
-        entry = Entry(event, handler, call)
+            narrow = partial(restrict, chosen=chosen, count=self.counter(event))
+        entry = Entry(event, handler, bound, narrow)
         self._entries[event].append(entry)
         self._refresh(event)
         return entry
@@ -203,12 +228,42 @@ class HandlerTable:
         self._metric_calls = calls
         self._refresh(Events.ITERATION_COMPLETED)
 
+    def observe(self, observer: Observer) -> None:
+        """Have ``observer`` see what happens from now on, at handlers that are added later too."""
+        self._observers += (observer,)
+        for event in self._entries:
+            self._refresh(event)
+
+    def unobserve(self, observer: Observer) -> None:
+        """Undo ``observe``; a no-op where that was done before."""
+        self._observers = tuple(other for other in self._observers if other is not observer)
+        for event in self._entries:
+            self._refresh(event)
+
     def _refresh(self, event: EventKey) -> None:
-        self._ready[event] = tuple(entry.call for entry in self._entries[event])
+        self._ready[event] = self._calls(event, ())
         self.get_batch_started = self.ready(Events.GET_BATCH_STARTED)
         self.get_batch_completed = self.ready(Events.GET_BATCH_COMPLETED)
         self.iteration_started = self.ready(Events.ITERATION_STARTED)
-        self.iteration_completed = self._metric_calls + self.ready(Events.ITERATION_COMPLETED)
+        if event is Events.ITERATION_COMPLETED:
+            self.iteration_completed = self._calls(event, self._metric_calls)
+
+    def _calls(self, event: EventKey, metrics: tuple[Call, ...]) -> tuple[Call, ...]:
+        entries = self._entries[event]
+        if not self._observers:
+            return (*metrics, *(entry.call for entry in entries))
+        parts: list[tuple[Callable[..., Any], Call, Callable[[Call], Call]]]
+        parts = [(call, call, _as_it_is) for call in metrics]
+        parts += [(entry.handler, entry.bound, entry.narrow) for entry in entries]
+        for observer in self._observers:
+            parts = [(handler, observer.wrap(event, handler, bound), narrow) for handler, bound, narrow in parts]
+        first = [call for observer in self._observers if (call := observer.opening(event)) is not None]
+        last = [call for observer in reversed(self._observers) if (call := observer.closing(event)) is not None]
+        return (*first, *(narrow(bound) for _, bound, narrow in parts), *last)
+
+
+def _as_it_is(call: Call) -> Call:
+    return call
 
 
 def _firings_of(event: EventKey) -> Callable[[Any], int]:
