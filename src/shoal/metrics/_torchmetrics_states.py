@@ -12,7 +12,7 @@ import torch
 
 from shoal.errors import CollectiveError, UsageError
 
-__all__ = ["holders", "merged", "packed", "put_back", "with_states"]
+__all__ = ["copying", "holders", "merged", "packed", "put_back", "with_states"]
 
 TensorOrList = torch.Tensor | list[torch.Tensor]
 
@@ -122,6 +122,29 @@ def with_states(found: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> 
             vars(metric).update(attributes)
             metric._buffers.clear()
             metric._buffers.update(buffers)
+
+
+@contextmanager
+def copying(found: Mapping[str, Any], given: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Let no state be one of the ``given`` tensors after an update, or a view of one: the caller may fill it anew."""
+    before = {id(value): len(value) for value in _values(found) if isinstance(value, list)}
+    yield
+    storages = {tensor.untyped_storage().data_ptr() for tensor in given}
+    for metric in found.values():
+        for name in metric._defaults:
+            value = getattr(metric, name)
+            if isinstance(value, torch.Tensor):
+                if value.untyped_storage().data_ptr() in storages:
+                    setattr(metric, name, value.clone())
+                continue
+            for place in range(before.get(id(value), 0), len(value)):
+                item = value[place]
+                if isinstance(item, torch.Tensor) and item.untyped_storage().data_ptr() in storages:
+                    value[place] = item.clone()
+
+
+def _values(found: Mapping[str, Any]) -> Iterator[Any]:
+    return (getattr(metric, name) for metric in found.values() for name in metric._defaults)
 
 
 def _merged(

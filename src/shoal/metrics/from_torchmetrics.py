@@ -50,17 +50,20 @@ class TorchMetric(Metric):
                 if isinstance(default, list):
                     setattr(held, name, [])  # the old list may be another metric's, too
         self.metric.reset()
+        for held in self._holders.values():
+            held._update_count = 0  # which wrappers leave as it is
 
     @torch.no_grad()
     def update(self, output: Any) -> None:
         """Take one batch: a tuple or list of the arguments of the metric's ``update``, or its one argument."""
-        if isinstance(output, _ByName):
-            if self._is_worth_it(tuple(output.arguments.values())):
-                self.metric.update(**output.arguments)
+        by_name = output.arguments if isinstance(output, _ByName) else {}
+        args = () if by_name else tuple(output) if isinstance(output, tuple | list) else (output,)
+        tensors = [arg for arg in (*args, *by_name.values()) if isinstance(arg, torch.Tensor)]
+        if any(tensor.dim() and len(tensor) == 0 for tensor in tensors):
             return
-        args = tuple(output) if isinstance(output, tuple | list) else (output,)
-        if self._is_worth_it(args):
-            self.metric.update(*args)
+        self._follow(tensors)
+        with states.copying(self._holders, tensors):
+            self.metric.update(*args, **by_name)
 
     def state(self) -> State:
         """All registered states of the metric and of the metrics within it, and how often each was updated."""
@@ -109,15 +112,11 @@ class TorchMetric(Metric):
                 ) from error
         return _ByName(dict(output))
 
-    def _is_worth_it(self, args: Sequence[Any]) -> bool:
-        """Whether there is a sample; also moves the metric to where the tensors lie, unless told a device."""
-        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        if any(tensor.dim() and len(tensor) == 0 for tensor in tensors):
-            return False
+    def _follow(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Move the metric to ``device``, or else to where the tensors lie."""
         device = self.device or (tensors[0].device if tensors else None)
         if device is not None and not all(_is_on(held.device, device) for held in self._holders.values()):
             self.metric.to(device)
-        return True
 
 
 @dataclass(frozen=True)
