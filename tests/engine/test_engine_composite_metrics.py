@@ -170,6 +170,20 @@ def test_detaching_one_leaves_the_others_fed():
     assert metric.num_updates == 2
 
 
+def test_a_metric_that_is_detached_in_the_middle_of_a_run_is_free_for_others():
+    engine, other, metric = passing(), passing(), Average()
+    metric.attach(engine, "mean")
+
+    def hand_over(engine):
+        metric.detach(engine)
+        metric.attach(other, "mean")
+        other.run([4.0])
+
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=1), hand_over)
+    engine.run([1.0, 2.0])
+    assert other.state.metrics == {"mean": 4.0}
+
+
 def test_values_that_are_dicts_lie_flat_beside_their_name_but_hide_no_other():
     def attach(engine):
         pair = MetricsLambda(lambda mean: {"mean": mean * 10, "tensor": torch.tensor(mean)}, Average())
@@ -199,6 +213,8 @@ def test_a_running_average_over_epochs_averages_the_values_of_epochs():
     engine.run([0, 0], max_epochs=3)
     assert [values["over_epochs"] for values in shown] == [1.5, 2.75, 5.375]
     assert [values["of_outputs"] for values in shown] == [1.5, 3.625, 6.90625]
+    with pytest.raises(UsageError, match="'each' was to be attached with usage=RunningBatchWise"):
+        average.attach(engine, "each")
     saved = average.state_dict()
     average.reset()
     average.load_state_dict(saved)

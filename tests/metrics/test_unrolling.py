@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from shoal.errors import UsageError
-from shoal.metrics import Accuracy, Average, Metric
+from shoal.metrics import Accuracy, Average, Metric, MetricsLambda
 
 
 class Seen(Metric):
@@ -47,6 +47,9 @@ def test_all_else_is_handed_over_as_it_is():
     for output in (pair, torch.zeros(2), [1, 2], ("ab", "cd"), (), (torch.zeros(2), [1, 2]), [["a"], ["b"]]):
         assert seen(output)[0] is output
     assert seen(nested, skip_unrolling=True)[0] is nested
+    inside = Seen()
+    MetricsLambda(abs, inside, skip_unrolling=True).take(nested)
+    assert inside.outputs[0] is nested
 
 
 def test_lists_that_are_no_two_of_one_length_are_refused():

@@ -30,3 +30,17 @@ def test_ignored_labels_weigh_nothing_also_a_batch_of_them():
     for part in (slice(0, 2), slice(2, 5), slice(5, 6)):
         metric.update((scores[part], labels[part]))
     assert metric.compute() == pytest.approx(loss_fn(scores, labels).item())
+
+
+def test_labels_that_are_ignored_by_default_weigh_nothing_in_images_of_any_size():
+    loss_fn = nn.CrossEntropyLoss()
+    generator = torch.Generator().manual_seed(0)
+    metric, total, count = Loss(loss_fn), 0.0, 0
+    for size in (2, 5):
+        scores = torch.randn(3, 4, size, size, generator=generator)
+        labels = torch.randint(0, 4, (3, size, size), generator=generator)
+        labels[0] = -100
+        metric.update((scores, labels))
+        total += nn.functional.cross_entropy(scores.double(), labels, reduction="sum").item()
+        count += int((labels != -100).sum())
+    assert metric.compute() == pytest.approx(total / count, abs=1e-6)

@@ -40,6 +40,10 @@ class _Feed:
     usage: MetricUsage
     name: str
 
+    def holders(self) -> tuple[Metric, ...]:
+        """The metrics whose samples come and go with this feeding."""
+        return (self.inlet.part, *self.inlet.part.sources())
+
     def fits(self, inlet: Inlet, usage: MetricUsage) -> bool:
         """Whether one and the same feeding serves both; when values are shown may differ."""
         own, other = self.inlet, inlet
@@ -114,7 +118,7 @@ class MetricTable:
             UsageError: another engine that is running uses one; both would add to the same sums.
         """
         for feed in self._feeds:
-            for metric in (feed.inlet.part, *feed.inlet.part.sources()):
+            for metric in feed.holders():
                 if metric.in_use_by not in (None, self):
                     self.release()
                     raise UsageError(
@@ -127,7 +131,7 @@ class MetricTable:
     def release(self) -> None:
         """Undo ``claim``."""
         for feed in self._feeds:
-            for metric in (feed.inlet.part, *feed.inlet.part.sources()):
+            for metric in feed.holders():
                 if metric.in_use_by is self:
                     metric.in_use_by = None
 
@@ -207,7 +211,13 @@ class MetricTable:
                         f"the metric {feed.name!r} starts the {type(source).__name__} that it is made of anew in each "
                         "iteration, which is also attached on its own, or part of another; give it an object of its own"
                     )
-        self._links, self._feeds = links, tuple(feeds.values())
+        before, self._feeds = self._feeds, tuple(feeds.values())
+        self._links = links
+        kept = {id(metric) for feed in self._feeds for metric in feed.holders()}
+        for feed in before:  # what is detached in the middle of a run is free for others
+            for metric in feed.holders():
+                if id(metric) not in kept and metric.in_use_by is self:
+                    metric.in_use_by = None
 
 
 def _two_ways(feed: _Feed, link: _Link) -> UsageError:

@@ -78,11 +78,16 @@ class Sums(Metric):
             )
         return count
 
-    def _prepared(self, part: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
-        """The tensor where it is added up, in the dtype in which it is."""
+    def _prepared(
+        self, part: torch.Tensor, device: torch.device | None = None, *, as_real: bool = False
+    ) -> torch.Tensor:
+        """The tensor where it is added up, in the dtype in which it is; a count too in that of sums, if ``as_real``."""
         device = device or self.device or part.device
+        moved = part.detach()
+        if device.type != "mps":  # it may come from there, where it could not become float64
+            moved = moved.to(device)
         real = torch.float32 if device.type == "mps" else torch.float64
-        return part.detach().to(real if part.is_floating_point() else torch.int64).to(device)
+        return moved.to(real if as_real or part.is_floating_point() else torch.int64).to(device)
 
     def _added(self, name: str, known: torch.Tensor | float, part: torch.Tensor | float) -> torch.Tensor | float:
         if isinstance(known, torch.Tensor) and isinstance(part, torch.Tensor):

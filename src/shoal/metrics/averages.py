@@ -56,7 +56,7 @@ class VariableAccumulation(Sums):
         if isinstance(output, torch.Tensor):
             if output.numel() == 0:
                 return
-            value: Any = self._real(output)
+            value: Any = self._prepared(output, as_real=True)
             count = value.shape[0] if value.dim() > 1 else 1
         elif isinstance(output, numbers.Real):
             value, count = float(output), 1
@@ -101,10 +101,6 @@ class VariableAccumulation(Sums):
             ) from error
         self._sums["accumulator"] = total
         self.add(num_examples=count)
-
-    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
-        device = self.device or tensor.device
-        return tensor.detach().to(torch.float32 if device.type == "mps" else torch.float64).to(device)
 
 
 class Average(VariableAccumulation):
@@ -175,7 +171,7 @@ class Average(VariableAccumulation):
                 self._accumulate(float(value) * weight, weight)
             return
         beside = value if isinstance(value, torch.Tensor) else weight
-        value = self._real(torch.as_tensor(value, device=beside.device))
+        value = self._prepared(torch.as_tensor(value, device=beside.device), as_real=True)
         weight = torch.as_tensor(weight, device=beside.device).detach().to(value.device)
         # The mean over nothing is NaN, which would spoil the sum.
         weighted = torch.where(weight != 0, value * weight, torch.zeros_like(value))

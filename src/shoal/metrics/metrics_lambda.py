@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,19 +29,23 @@ class MetricsLambda(Composite):
     Args:
         f: takes the values of ``args`` and ``kwargs``. Tensors among these are on the CPU.
         args: metrics and anything else, also lists, tuples and dicts with metrics inside.
-        kwargs: the same, by name.
+        skip_unrolling: as if each of the metrics had been made with it.
+        kwargs: as ``args``, by name.
 
     Raises:
         UsageError: ``f`` is not callable.
     """
 
-    def __init__(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def __init__(self, f: Callable[..., Any], *args: Any, skip_unrolling: bool = False, **kwargs: Any) -> None:
         if not callable(f):
             raise UsageError(f"MetricsLambda was given {f!r} as its function, which is not callable")
         self.function = f
         self.args = args
         self.kwargs = kwargs
-        super().__init__(inlet for metric in _metrics_in((args, kwargs)) for inlet in metric.inlets())
+        inlets = [inlet for metric in _metrics_in((args, kwargs)) for inlet in metric.inlets()]
+        if skip_unrolling:
+            inlets = [replace(inlet, skip_unrolling=True) for inlet in inlets]
+        super().__init__(inlets, skip_unrolling=skip_unrolling)
 
     def compute_from_parts(self, merged: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """``f`` of the values.

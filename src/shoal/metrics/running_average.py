@@ -73,11 +73,20 @@ class RunningAverage(Metric):
             self._src.reset()
 
     def attach(self, engine: Host, name: str, usage: UsageLike | None = None) -> None:
-        """See ``Metric.attach``. With ``src`` it may not be attached once an epoch and once an iteration."""
-        over_epochs = self._src is not None and isinstance(
-            usage_of(usage or self.default_usage, name), RunningEpochWise
-        )
-        engine.attach_metric(self, name, usage)
+        """See ``Metric.attach``.
+
+        Raises:
+            UsageError: also where it is attached to the engine already and averages ``src`` over iterations there, and
+                over epochs here, or the other way round.
+        """
+        chosen = usage_of(usage or self.default_usage, name)
+        over_epochs = self._src is not None and isinstance(chosen, RunningEpochWise)
+        if over_epochs != self._over_epochs and engine.is_metric_attached(self):
+            raise UsageError(
+                f"the RunningAverage {name!r} was to be attached with usage={chosen!r} and is attached otherwise "
+                "already; it averages over iterations or over epochs, so make a second one"
+            )
+        engine.attach_metric(self, name, chosen)
         self._over_epochs = over_epochs
 
     def sources(self) -> tuple[Metric, ...]:
