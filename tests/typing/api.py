@@ -13,7 +13,7 @@ import shoal.distributed as idist
 from shoal.common import setup_common_training_handlers, setup_tb_logging
 from shoal.engine import Engine, Events, State, create_supervised_evaluator, create_supervised_trainer
 from shoal.handlers import Checkpoint, PiecewiseLinear, global_step_from_engine
-from shoal.metrics import Accuracy, Loss, RunningAverage
+from shoal.metrics import Accuracy, Average, EpochWise, Loss, MetricGroup, MetricsLambda, RunningAverage
 from shoal.testing import run_workers
 from shoal.utils import manual_seed, setup_logger
 
@@ -65,6 +65,15 @@ def launch(data: Dataset[Any]) -> None:
         parallel.run(training, data, num_epochs=3)
     assert_type(idist.spawn("gloo", training, args=(data, 3), nproc_per_node=2), list[Any])
     assert_type(run_workers(idist.get_rank, 2), list[Any])
+
+
+def metric_arithmetic(evaluator: Engine) -> None:
+    accuracy, places = Accuracy(), Average(output_transform=lambda out: out[0])
+    assert_type(1 - accuracy, MetricsLambda)
+    assert_type(torch.ones(3) * places[0] / 2, MetricsLambda)
+    assert_type(places.mean(), MetricsLambda)
+    largest: MetricsLambda = MetricsLambda(max, accuracy, [places.max()], key=float)
+    MetricGroup({"error": 1 - accuracy, "largest": largest}).attach(evaluator, "group", EpochWise)
 
 
 def collectives() -> None:
