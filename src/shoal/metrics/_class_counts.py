@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from shoal.errors import CollectiveError, UsageError
-from shoal.metrics._inputs import Kind, count_by_class, kind_of, not_binary, pair_of, predicted_classes
+from shoal.metrics._inputs import Kind, count_by_class, kind_of, not_binary, pair_of, predicted_classes, widened
 from shoal.metrics._sums import Sums
 
 __all__ = ["Average", "ClassCounts", "Scores", "ratio"]
@@ -179,8 +179,7 @@ class AveragedScore(ClassCounts):
         super().add_labels(predicted, actual)
         if self.average == "samples":
             whole = (predicted if self.divisor == "predicted" else actual).sum(dim=1)
-            share = (predicted & actual).sum(dim=1) / whole.clamp(min=1)
-            self.add(shares=share.sum(dtype=torch.float32 if share.device.type == "mps" else torch.float64))
+            self.add(shares=(widened((predicted & actual).sum(dim=1)) / whole.clamp(min=1)).sum())
 
     def compute_from(self, state: Mapping[str, torch.Tensor]) -> float | torch.Tensor:
         """The score: a float, or per class or label a float64 tensor of shape ``(C,)``.

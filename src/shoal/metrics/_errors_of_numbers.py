@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shoal.metrics._inputs import aligned, pair_of
+from shoal.metrics._inputs import aligned, pair_of, widened
 from shoal.metrics._ratio import Ratio
 
 __all__ = ["MeanOfErrors"]
@@ -31,8 +31,3 @@ class MeanOfErrors(Ratio):
     @abstractmethod
     def error(self, difference: torch.Tensor) -> torch.Tensor:
         """The error of each number."""
-
-
-def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """In float64, or in float32 on devices without it (MPS)."""
-    return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)

@@ -8,7 +8,17 @@ import torch
 
 from shoal.errors import UsageError
 
-__all__ = ["Kind", "aligned", "count_by_class", "kind_of", "misfit", "not_binary", "pair_of", "predicted_classes"]
+__all__ = [
+    "Kind",
+    "aligned",
+    "count_by_class",
+    "kind_of",
+    "misfit",
+    "not_binary",
+    "pair_of",
+    "predicted_classes",
+    "widened",
+]
 
 Kind = Literal["binary", "multiclass", "multilabel"]
 
@@ -87,6 +97,11 @@ def count_by_class(classes: torch.Tensor, num_classes: int) -> torch.Tensor:
     # bincount asks the device for the largest value first
     counts = torch.zeros(num_classes, dtype=torch.int64, device=flat.device)
     return counts.scatter_add_(0, flat, torch.ones_like(flat))
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """In float64, or in float32 on devices without it (MPS)."""
+    return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
 def _without_one(shape: torch.Size) -> torch.Size:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from shoal.errors import UsageError
-from shoal.metrics._errors_of_numbers import widened
-from shoal.metrics._inputs import misfit, pair_of
+from shoal.metrics._inputs import misfit, pair_of, widened
 from shoal.metrics._ratio import Ratio
 
 __all__ = ["MeanPairwiseDistance"]

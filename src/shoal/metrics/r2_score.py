@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from shoal.errors import NotComputableError
-from shoal.metrics._errors_of_numbers import widened
-from shoal.metrics._inputs import aligned, misfit, pair_of
+from shoal.metrics._inputs import aligned, misfit, pair_of, widened
 from shoal.metrics.base import Metric, State
 
 __all__ = ["R2Score"]
