@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.checkpoint import Store as BaseSaveHandler
+from shoal.handlers.basic_time_profiler import BasicTimeProfiler
 from shoal.handlers.checkpoint import Checkpoint, CheckpointEvents
 from shoal.handlers.clearml_logger import ClearMLLogger
 from shoal.handlers.clearml_saver import ClearMLSaver
@@ -15,6 +16,8 @@ from shoal.handlers.ema_handler import EMAHandler
 from shoal.handlers.epoch_output_store import EpochOutputStore
 from shoal.handlers.global_step import global_step_from_engine
 from shoal.handlers.gpu_info import GpuInfo
+from shoal.handlers.handlers_time_profiler import HandlersTimeProfiler
+from shoal.handlers.lr_finder import FastaiLRFinder
 from shoal.handlers.lr_scheduler import LRScheduler
 from shoal.handlers.mlflow_logger import MLflowLogger
 from shoal.handlers.model_checkpoint import ModelCheckpoint
@@ -45,6 +48,7 @@ from shoal.handlers.warmup import create_lr_scheduler_with_warmup
 __all__ = [
     "BaseParamScheduler",
     "BaseSaveHandler",
+    "BasicTimeProfiler",
     "Checkpoint",
     "CheckpointEvents",
     "ClearMLLogger",
@@ -57,9 +61,11 @@ __all__ = [
     "EarlyStopping",
     "EpochOutputStore",
     "ExpStateScheduler",
+    "FastaiLRFinder",
     "GpuInfo",
     "GradsHistHandler",
     "GradsScalarHandler",
+    "HandlersTimeProfiler",
     "LRScheduler",
     "LambdaStateScheduler",
     "LinearCyclicalScheduler",

@@ -157,12 +157,20 @@ class TorchSteps:
     step out, doesn't step the schedule (trap 32). (Ignite counts iterations.)
 
     Args:
-        lr_scheduler: the schedule. Its state is the whole state.
+        lr_scheduler: the schedule.
     """
 
     def __init__(self, lr_scheduler: TorchLRScheduler) -> None:
         self._lr_scheduler = lr_scheduler
         self._steps = OptimizerSteps(lr_scheduler.optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The schedule's state."""
+        return self._lr_scheduler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give the schedule its state."""
+        self._lr_scheduler.load_state_dict(state_dict)
 
     def attach(self, engine: Engine) -> None:
         """Step the schedule after the iterations of ``engine``.
