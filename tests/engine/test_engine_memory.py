@@ -33,7 +33,20 @@ def build_and_run(ending):
     model = torch.nn.Linear(3, 2)
     data = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1])) for _ in range(3)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = create_supervised_trainer(model, optimizer, cross_entropy)
+    trainer = create_supervised_trainer(
+        model,
+        optimizer,
+        cross_entropy,
+        amp_mode="bf16",
+        scaler=torch.amp.GradScaler("cpu"),
+        gradient_accumulation_steps=2,
+        max_grad_norm=1.0,
+        loss_weight=lambda x, y: len(y),
+    )
+    trainer.state_dict_user_keys.append("num_skipped_steps")
+    trainer.register_events("own", event_to_attr={"own": "num_own"})
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: engine.fire_event("own"))
+    trainer.add_event_handler(Events.EPOCH_STARTED, lambda engine: engine.set_data(data))
     evaluator = create_supervised_evaluator(model, metrics={"accuracy": Accuracy(), "loss": Loss(cross_entropy)})
     trainer.logger = logging.getLogger("a-run")
     average, handler = RunningAverage(output_transform=lambda loss: loss), Handler()
@@ -61,6 +74,7 @@ def build_and_run(ending):
         trainer.run(data, max_epochs=2)
     with handle:
         pass
+    trainer.state_dict()
     return [weakref.ref(part) for part in (trainer, trainer.state, evaluator, model, average, handler)]
 
 

@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.engine._emitter import RemovableEventHandle
 from shoal.engine.engine import Engine
-from shoal.engine.events import EventEnum, Events, EventsList, FilteredEvent
+from shoal.engine.events import CallableEventWithFilter, EventEnum, Events, EventsList, FilteredEvent
 from shoal.engine.state import State
 
 if TYPE_CHECKING:
     from shoal.engine.supervised import create_supervised_evaluator, create_supervised_trainer
+    from shoal.engine.supervised_steps import (
+        supervised_evaluation_step,
+        supervised_evaluation_step_amp,
+        supervised_training_step,
+        supervised_training_step_amp,
+    )
 
 __all__ = [
+    "CallableEventWithFilter",
     "Engine",
     "EventEnum",
     "Events",
@@ -22,6 +29,10 @@ __all__ = [
     "State",
     "create_supervised_evaluator",
     "create_supervised_trainer",
+    "supervised_evaluation_step",
+    "supervised_evaluation_step_amp",
+    "supervised_training_step",
+    "supervised_training_step_amp",
 ]
 
 
@@ -31,4 +42,8 @@ def __getattr__(name: str) -> Any:
         from shoal.engine import supervised
 
         return getattr(supervised, name)
+    if name.startswith("supervised_") and name in __all__:
+        from shoal.engine import supervised_steps
+
+        return getattr(supervised_steps, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

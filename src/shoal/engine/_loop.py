@@ -55,6 +55,7 @@ class Loop(Emitter):
         self._exhausted = False
         self._length_from: LengthFrom = "data"
         self._completed = 0  # iterations whose process function has returned
+        self._num_open = 0  # the last of them, whose work a process function completes later: they don't count as saved
         self._num_ahead = 0  # batches drawn of which ``state.iteration`` doesn't know yet
         self._coming: tuple[()] | tuple[Any] = ()  # the data after the current batch, where they are others
 
@@ -281,7 +282,7 @@ class Loop(Emitter):
         state, feed = self.state, self._feed
         state.epoch += 1
         state.epoch_base = self._completed = state.iteration
-        self._in_epoch, self._cut = True, False
+        self._in_epoch, self._cut, self._num_open = True, False, 0
         self._metrics.reset("epoch")
         stale = state.dataloader is not feed.data or self._length_from == "end_of_data"
         if stale or feed.at_end(state.iteration - state.data_base):

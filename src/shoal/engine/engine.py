@@ -83,8 +83,11 @@ class Engine(Loop):
         Only what is done counts: taken between a batch's drawing and the end of its step, that batch comes again.
         """
         done = self._completed if self._running and self._in_epoch else self.state.iteration
+        waiting = self._num_open if self._in_epoch else 0
+        done -= waiting
         own = saved(self.state, self._feed, done, self._in_epoch, self._length_from, self.state_dict_user_keys)
-        return {**own, "epoch_ending": self._asked_ending(), "event_counts": self._counted_firings()}
+        ending = None if waiting else self._asked_ending()  # it will be asked for again
+        return {**own, "epoch_ending": ending, "event_counts": self._counted_firings()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go where ``state_dict`` was taken; the next ``run`` goes on from there.
@@ -100,6 +103,7 @@ class Engine(Loop):
             raise UsageError("load_state_dict() was called while the engine runs; call it before run()")
         self._in_epoch, self._length_from = load_into(self.state, self._feed, state_dict, self.state_dict_user_keys)
         self._ending = state_dict.get("epoch_ending")
+        self._num_open = 0
         self._take_firings(state_dict.get("event_counts", {}))
         self._paused = self._failed = False
         self._loaded = self._cut = True
@@ -196,7 +200,7 @@ class Engine(Loop):
         state.max_epochs = state.max_iters = None
         state.dataloader, self._coming = data, ()
         self._set_length(epoch_length, length)
-        self._in_epoch, self._paused, self._ending = False, False, None
+        self._in_epoch, self._paused, self._ending, self._num_open = False, False, None, 0
         self._firings.clear()
         self._feed.reset(data)
         self._metrics.forget(state)

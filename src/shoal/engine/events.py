@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Integral
 from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.errors import UsageError
@@ -13,7 +14,16 @@ from shoal.errors import UsageError
 if TYPE_CHECKING:
     from shoal.engine.engine import Engine
 
-__all__ = ["EventEnum", "EventFilter", "EventKey", "EventLike", "Events", "EventsList", "FilteredEvent"]
+__all__ = [
+    "CallableEventWithFilter",
+    "EventEnum",
+    "EventFilter",
+    "EventKey",
+    "EventLike",
+    "Events",
+    "EventsList",
+    "FilteredEvent",
+]
 
 EventFilter: TypeAlias = "Callable[[Engine, int], bool]"
 
@@ -114,7 +124,7 @@ class EventEnum(Enum):
             _check_filter(self, event_filter)
         for name, number, least in (("every", every, 1), ("before", before, 0), ("after", after, 0)):
             _check_number(self, name, number, least)
-        picked = [once] if isinstance(once, int) or once is None else list(once)
+        picked = list(once) if isinstance(once, Iterable) else [once]
         if not picked:
             raise UsageError(f"{self} was filtered by an empty list of once; name at least one occurrence")
         for number in picked:
@@ -169,12 +179,15 @@ class Events(EventEnum):
     EXCEPTION_RAISED = "exception_raised"
 
 
+CallableEventWithFilter: TypeAlias = EventEnum | FilteredEvent
+"""An event, filtered or not, for annotations and ``isinstance``; in Ignite it is the class of both."""
+
 EventKey: TypeAlias = "EventEnum | str"
 EventLike: TypeAlias = "EventKey | FilteredEvent | EventsList"
 
 
 def _check_number(event: EventEnum, name: str, number: int | None, least: int) -> None:
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
+    if number is not None and (isinstance(number, bool) or not isinstance(number, Integral) or number < least):
         raise UsageError(f"{event} was filtered by {name}={number!r}; give a whole number of at least {least}")
 
 

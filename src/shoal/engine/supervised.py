@@ -8,36 +8,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoal import runtime
-from shoal._types import HasShares
 from shoal.engine.engine import Engine
-from shoal.engine.events import Events
-from shoal.metrics import Metric
-from shoal.training import (
-    ALONE,
-    Precision,
-    StepOptions,
-    SupervisedStep,
-    Window,
-    evaluate_batch,
-    prepare_batch,
+from shoal.engine.supervised_steps import (
+    loss_of,
+    predictions_of,
+    supervised_evaluation_step,
+    supervised_training_step,
 )
+from shoal.metrics import Metric
+from shoal.training import prepare_batch
 from shoal.training.step import call_model, identity
 
 __all__ = ["create_supervised_evaluator", "create_supervised_trainer"]
-
-
-def _loss_of(_x: Any, _y: Any, _y_pred: Any, loss: torch.Tensor) -> Any:
-    return loss
-
-
-def _predictions_of(_x: Any, y: Any, y_pred: Any) -> Any:
-    return y_pred, y
-
-
-def _device_of(model: nn.Module) -> torch.device | None:
-    """Where the model's parameters lie: what mixed precision means depends on it."""
-    return next((parameter.device for parameter in model.parameters()), None)
 
 
 def create_supervised_trainer(
@@ -47,12 +29,18 @@ def create_supervised_trainer(
     device: torch.device | str | None = None,
     non_blocking: bool = False,
     prepare_batch: Callable[..., tuple[Any, Any]] = prepare_batch,
-    output_transform: Callable[[Any, Any, Any, torch.Tensor], Any] = _loss_of,
+    model_transform: Callable[[Any], Any] = identity,
+    output_transform: Callable[[Any, Any, Any, torch.Tensor], Any] = loss_of,
+    deterministic: bool = False,
     amp_mode: str | None = None,
     scaler: bool | torch.amp.GradScaler = False,
     gradient_accumulation_steps: int = 1,
-    model_transform: Callable[[Any], Any] = identity,
     model_fn: Callable[[nn.Module, Any], Any] = call_model,
+    *,
+    max_grad_norm: float | None = None,
+    max_grad_value: float | None = None,
+    log_grad_norm: bool = False,
+    loss_weight: Callable[[Any, Any], Any] | None = None,
 ) -> Engine:
     """An engine that trains ``model`` by one batch an iteration.
 
@@ -67,50 +55,64 @@ def create_supervised_trainer(
         device: where batches are moved; None (default) leaves them where the loader puts them.
         non_blocking: copy from pinned memory without waiting; off by default.
         prepare_batch: ``(batch, device, non_blocking) -> (x, y)``; by default the batch is a pair.
+        model_transform: ``output of the model -> y_pred``.
         output_transform: ``(x, y, y_pred, loss) -> engine.state.output``. By default the loss, as a detached tensor
             without dimensions: reading it as a number waits for the device, so that is left to who needs it.
             ``y_pred`` is None on a rank that has no share of the last global batch.
+        deterministic: has no effect, and a log line says so: every engine goes on with the batch that comes next, which
+            is what Ignite has a second engine for.
         amp_mode: None: full precision. ``"amp"``: fp16 on CUDA, bf16 on a CPU. ``"bf16"``, ``"fp16"``. ``y_pred`` is
             float32 in every mode.
         scaler: True: a gradient scaler where fp16 needs one; or one of your own, then kept in
             ``engine.state.scaler``.
         gradient_accumulation_steps: iterations an optimizer step. The last step of an epoch may have fewer and is
             weighed by what it has; the loss that is reported is the iteration's own.
-        model_transform: ``output of the model -> y_pred``.
         model_fn: ``(model, x) -> output``.
+        max_grad_norm: before each optimizer step, the gradients of the optimizer's parameters together are scaled down
+            to this Euclidean norm where theirs is greater. With accumulation that is the whole window's gradient, with
+            a scaler the unscaled one, on several ranks the average. None (default): no clipping.
+        max_grad_value: instead, clamps each element to [-max_grad_value, max_grad_value].
+        log_grad_norm: measure the norm also where nothing is clipped.
+        loss_weight: ``(x, y) ->`` how many items the loss of a batch is the mean of, a number or a tensor. Iterations
+            of one optimizer step, and ranks, then weigh by it: ``lambda x, y: (y != -100).sum()`` gives the gradient
+            of the mean over all tokens, however they are spread, at the cost of one all-reduce of a number an
+            optimizer step. None (default): by samples, where the loader is one of ``auto_dataloader``, else alike.
 
     Returns:
-        The engine; ``state.scaler`` is the scaler in use, or None.
+        The engine. On its state: ``scaler``, the scaler in use or None; ``grad_norm``, the norm of the last optimizer
+        step's gradient before clipping, a tensor that nobody has waited for (None where it isn't measured, or before
+        the first step; infinite or NaN where a scaler skipped the step); ``step_skipped``, whether a scaler skipped the
+        last one, and ``num_skipped_steps``, how many it has (tensors where the optimizer is fused).
+
+        With accumulation, a ``state_dict`` in the middle of a window is that of its beginning: gradients aren't saved,
+        so that a resumed run does the window anew.
 
     Raises:
-        UsageError: an unknown ``amp_mode``, a scaler without one, or no whole number of accumulation steps.
+        UsageError: an unknown ``amp_mode``, a scaler without one, no whole number of accumulation steps, or bounds of
+            gradients that are no numbers above 0 or exclude each other.
     """
-    options = StepOptions(
-        device=device,
-        non_blocking=non_blocking,
-        prepare_batch=prepare_batch,
-        model_fn=model_fn,
-        model_transform=model_transform,
-        precision=Precision.resolve(amp_mode, device if device is not None else _device_of(model), scaler),
-        accumulation=gradient_accumulation_steps,
+    step = supervised_training_step(
+        model,
+        optimizer,
+        loss_fn,
+        device,
+        non_blocking,
+        prepare_batch,
+        model_transform,
+        output_transform,
+        gradient_accumulation_steps,
+        model_fn,
+        amp_mode=amp_mode,
+        scaler=scaler,
+        max_grad_norm=max_grad_norm,
+        max_grad_value=max_grad_value,
+        log_grad_norm=log_grad_norm,
+        loss_weight=loss_weight,
     )
-    step = SupervisedStep(model, optimizer, loss_fn, options)
-    places = _Places(step, gradient_accumulation_steps)
-
-    def update(engine: Engine, batch: Any) -> Any:
-        window = places.window
-        if window is None:
-            x, y, y_pred, loss = step(batch, ALONE)
-        else:
-            state = engine.state
-            x, y, y_pred, loss = step(batch, window.at(state.epoch_iteration - 1, state.batch_index))
-        return output_transform(x, y, y_pred, loss)
-
-    trainer = Engine(update)
-    trainer.state.scaler = options.precision.scaler
-    trainer.add_event_handler(Events.EPOCH_STARTED, places.begin_epoch)
-    if gradient_accumulation_steps > 1:
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, places.end_epoch)
+    trainer = Engine(step)
+    if deterministic:
+        trainer.logger.warning("deterministic=True has no effect: every engine goes on with the batch that comes next.")
+    step.attach(trainer)
     return trainer
 
 
@@ -120,9 +122,9 @@ def create_supervised_evaluator(
     device: torch.device | str | None = None,
     non_blocking: bool = False,
     prepare_batch: Callable[..., tuple[Any, Any]] = prepare_batch,
-    output_transform: Callable[[Any, Any, Any], Any] = _predictions_of,
-    amp_mode: str | None = None,
     model_transform: Callable[[Any], Any] = identity,
+    output_transform: Callable[[Any, Any, Any], Any] = predictions_of,
+    amp_mode: str | None = None,
     model_fn: Callable[[nn.Module, Any], Any] = call_model,
 ) -> Engine:
     """An engine that runs ``model`` in evaluation mode, without gradients, and computes ``metrics``.
@@ -139,58 +141,10 @@ def create_supervised_evaluator(
     Returns:
         The engine. Its output is None where this rank has no share of a global batch.
     """
-    options = StepOptions(
-        device=device,
-        non_blocking=non_blocking,
-        prepare_batch=prepare_batch,
-        model_fn=model_fn,
-        model_transform=model_transform,
-        precision=Precision.resolve(amp_mode, device if device is not None else _device_of(model)),
+    step = supervised_evaluation_step(
+        model, device, non_blocking, prepare_batch, model_transform, output_transform, model_fn, amp_mode=amp_mode
     )
-    own_share = _OwnShare()
-
-    def inference(engine: Engine, batch: Any) -> Any:
-        if own_share.is_empty(engine):
-            return None
-        return output_transform(*evaluate_batch(model, batch, options))
-
-    evaluator = Engine(inference)
-    evaluator.add_event_handler(Events.STARTED, own_share.bind)
+    evaluator = Engine(step)
     for name, metric in (metrics or {}).items():
         metric.attach(evaluator, name)
     return evaluator
-
-
-class _Places:
-    """Where the iterations of a trainer are in their windows; settled once an epoch."""
-
-    def __init__(self, step: SupervisedStep, accumulation: int) -> None:
-        self.window: Window | None = None
-        self._step = step
-        self._accumulation = accumulation
-
-    def begin_epoch(self, engine: Engine) -> None:
-        world_size = runtime.current().world_size
-        data = engine.state.dataloader
-        needed = self._accumulation > 1 or (world_size > 1 and isinstance(data, HasShares))
-        loader = data if needed and isinstance(data, HasShares) else None
-        self.window = Window(self._accumulation, engine.state.epoch_length, loader, world_size) if needed else None
-
-    def end_epoch(self) -> None:
-        self._step.finish_window()
-
-
-class _OwnShare:
-    """Whether this rank has a part of the current global batch."""
-
-    def __init__(self) -> None:
-        self._loader: HasShares | None = None
-
-    def bind(self, engine: Engine) -> None:
-        data = engine.state.dataloader
-        self._loader = data if runtime.current().world_size > 1 and isinstance(data, HasShares) else None
-
-    def is_empty(self, engine: Engine) -> bool:
-        if self._loader is None:
-            return False
-        return self._loader.share(engine.state.batch_index).local == 0

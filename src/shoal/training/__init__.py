@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.training.batches import convert_tensor, map_tensors, prepare_batch
+from shoal.training.clipping import GradientLimits
 from shoal.training.parallel import auto_model, auto_optim, unwrap_model
 from shoal.training.precision import Precision
 from shoal.training.step import StepOptions, StepResult, SupervisedStep, average_gradients, evaluate_batch
@@ -12,6 +13,7 @@ from shoal.training.window import ALONE, MicroBatch, Window
 __all__ = [
     "ALONE",
     "GlobalBatchNorm",
+    "GradientLimits",
     "MicroBatch",
     "Precision",
     "StepOptions",

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shoal import runtime
 from shoal.errors import UsageError
 from shoal.training.batches import map_tensors, prepare_batch
+from shoal.training.clipping import GradientLimits
 from shoal.training.parallel import unwrap_model
 from shoal.training.precision import Precision
 from shoal.training.sync_batchnorm import GlobalBatchNorm
@@ -68,6 +69,9 @@ class StepOptions:
         model_transform: ``output -> y_pred``, before the loss.
         precision: what the forward pass computes in.
         accumulation: micro-batches an optimizer step.
+        limits: what the gradients are measured by and clipped to before a step; None: neither.
+        loss_weight: ``(x, y) -> how many items the loss of a micro-batch is the mean of``, e.g. tokens; a number or a
+            tensor. None: micro-batches weigh as ``MicroBatch.weight`` says.
     """
 
     device: torch.device | str | None = None
@@ -77,6 +81,8 @@ class StepOptions:
     model_transform: Callable[[Any], Any] = identity
     precision: Precision = Precision("cpu")  # noqa: RUF009 - frozen
     accumulation: int = 1
+    limits: GradientLimits | None = None
+    loss_weight: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.accumulation, bool) or not isinstance(self.accumulation, int) or self.accumulation < 1:
@@ -96,6 +102,11 @@ class SupervisedStep:
 
     Attributes:
         num_steps_taken: optimizer steps so far; one that a gradient scaler skipped doesn't count.
+        num_steps_skipped: those that it skipped.
+        step_skipped: whether it skipped the last one. Of a fused optimizer, which doesn't tell without a wait for the
+            device, these three are tensors.
+        grad_norm: with ``limits``, the norm of the last step's whole gradient before clipping, averaged over ranks and
+            not scaled; a tensor without dimensions. None before the first.
     """
 
     def __init__(
@@ -105,18 +116,23 @@ class SupervisedStep:
         loss_fn: Callable[[Any, Any], torch.Tensor],
         options: StepOptions,
     ) -> None:
-        self.num_steps_taken = 0
+        self.num_steps_taken: int | torch.Tensor = 0
+        self.num_steps_skipped: int | torch.Tensor = 0
+        self.step_skipped: bool | torch.Tensor = False
+        self.grad_norm: torch.Tensor | None = None
         self._model = model
         self._module = unwrap_model(model)
         self._optimizer = optimizer
         self._loss_fn = loss_fn
         self._options = options
         self._open: list[MicroBatch] = []
+        self._items: torch.Tensor | None = None  # of the open window, on this rank
         self._is_wrapped = isinstance(model, DistributedDataParallel)
-        self._is_plain = options.precision.dtype is None and options.precision.scaler is None
-        self._taken = _Counter()
+        weighs_alike = options.limits is None and options.loss_weight is None
+        self._is_plain = options.precision.dtype is None and options.precision.scaler is None and weighs_alike
+        self._steps = _StepsOf()
         if options.precision.scaler is not None:  # the only one that skips steps; the hook knows no step, so no cycle
-            optimizer.register_step_post_hook(self._taken)
+            optimizer.register_step_post_hook(self._steps)
         clears_as_torch = type(optimizer).zero_grad is torch.optim.Optimizer.zero_grad
         self._clears_directly = clears_as_torch and "zero_grad" not in vars(optimizer)
         self._syncs_statistics = any(
@@ -134,6 +150,7 @@ class SupervisedStep:
         if micro.is_first:
             self._clear_gradients()
             self._open.clear()
+            self._items = None
         if micro.share is not None and micro.is_sparse:
             y_pred, loss = self._sparse(x, y, micro)
         else:
@@ -153,10 +170,16 @@ class SupervisedStep:
         """
         if not self._open:
             return
-        self._grow_gradients(1.0 / sum(micro.weight for micro in self._open))
+        if self._options.loss_weight is None:  # by the same factor on each rank, however few samples it had
+            self._grow_gradients(1.0 / (sum(micro.part for micro in self._open) or 1.0))
         if self._is_wrapped:
             average_gradients(self._module)
         self._step()
+
+    @property
+    def num_open(self) -> int:
+        """Micro-batches of the window that has no step yet."""
+        return len(self._open)
 
     def _whole(self, x: Any, y: Any) -> StepResult:
         """A window of one micro-batch in full precision, as most steps are: nothing but what a bare loop does."""
@@ -183,7 +206,7 @@ class SupervisedStep:
         waits = self._is_wrapped and not micro.is_last
         with self._model.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
             y_pred, loss = self._forward(self._model, x, y)
-            self._backward(loss if micro.weight == 1.0 else loss * micro.weight)
+            self._backward(self._weighed(loss, x, y, micro))
         return y_pred, loss.detach()
 
     def _sparse(self, x: Any, y: Any, micro: MicroBatch) -> tuple[Any, torch.Tensor]:
@@ -193,7 +216,7 @@ class SupervisedStep:
         loss = torch.zeros((), device=runtime.current().device)
         if micro.share.local:
             y_pred, loss = self._forward(self._module, x, y)
-            self._backward(loss * micro.weight)
+            self._backward(self._weighed(loss, x, y, micro))
         elif self._syncs_statistics:  # the other ranks' layers wait for this one's (empty) part
             with self._options.precision.autocast():
                 self._backward(_sum_of(self._options.model_fn(self._module, x)) * 0.0)
@@ -210,36 +233,79 @@ class SupervisedStep:
             loss = self._loss_fn(y_pred, y)
         return options.precision.full(y_pred), loss
 
+    def _weighed(self, loss: torch.Tensor, x: Any, y: Any, micro: MicroBatch) -> torch.Tensor:
+        """The part of this micro-batch in its window's loss; where items weigh, times all items of the window."""
+        count = self._options.loss_weight
+        if count is None:
+            return loss if micro.weight == 1.0 else loss * micro.weight
+        items = torch.as_tensor(count(x, y), device=loss.device).detach().to(_exact_dtype(loss.device))
+        self._items = items if self._items is None else self._items + items
+        # The mean over no item is none: it must not reach the sum.
+        return torch.where(items > 0, loss, torch.zeros_like(loss)) * items.to(loss.dtype)
+
+    def _divide_by_items(self) -> None:
+        """Make the gradient of the window that of the mean over all items in it, on all ranks."""
+        items = self._items
+        if items is None:
+            device = runtime.current().device
+            items = torch.zeros((), dtype=_exact_dtype(device), device=device)
+        world_size = runtime.current().world_size
+        if world_size > 1:
+            items = runtime.all_reduce(items)
+        self._items = None
+        self._grow_gradients(world_size / torch.where(items > 0, items, torch.ones_like(items)))
+
     def _backward(self, loss: torch.Tensor) -> None:
         scaler = self._options.precision.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
 
     def _step(self) -> None:
+        """The optimizer's step on the gradient of the window, which is whole and averaged over ranks here."""
         self._open.clear()
-        scaler = self._options.precision.scaler
+        if self._options.loss_weight is not None:
+            self._divide_by_items()
+        scaler, limits = self._options.precision.scaler, self._options.limits
+        if limits is not None:
+            if scaler is not None:
+                scaler.unscale_(self._optimizer)
+            self.grad_norm = limits.apply(self._optimizer)
         if scaler is None:
             self._optimizer.step()
             self.num_steps_taken += 1
             return
-        before = self._taken.count
+        self._steps.skipped = True
         scaler.step(self._optimizer)
         scaler.update()
-        self.num_steps_taken += self._taken.count - before
+        skipped = self._steps.skipped
+        self.step_skipped = skipped if isinstance(skipped, bool) else skipped > 0
+        self.num_steps_skipped = self.num_steps_skipped + skipped
+        self.num_steps_taken = self.num_steps_taken + (1 - skipped)
 
-    def _grow_gradients(self, factor: float) -> None:
+    def _grow_gradients(self, factor: float | torch.Tensor) -> None:
         for parameter in self._module.parameters():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
 
-class _Counter:
-    """Counts the calls of an optimizer's ``step`` without asking the device for anything."""
+class _StepsOf:
+    """Sees whether a gradient scaler lets an optimizer step, without asking the device for anything.
+
+    Attributes:
+        skipped: set to True before; False once the optimizer has stepped. A fused optimizer is always called and told
+            by the scaler to do nothing: then 0 or 1, on the device.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.skipped: bool | torch.Tensor = False
 
-    def __call__(self, *_: Any) -> None:
-        self.count += 1
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        found_inf = getattr(optimizer, "found_inf", None)
+        self.skipped = found_inf.detach().ne(0).sum() if isinstance(found_inf, torch.Tensor) else False
+
+
+def _exact_dtype(device: torch.device) -> torch.dtype:
+    """What counts are added up in; MPS has no doubles."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _sum_of(output: Any) -> torch.Tensor:

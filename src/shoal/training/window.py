@@ -24,6 +24,7 @@ class MicroBatch(NamedTuple):
         weight: factor of this rank's mean loss.
         is_sparse: some rank has no sample in some micro-batch of the window, so gradients are averaged by hand.
         share: this rank's samples and all ranks', where they are known.
+        part: of the window's loss, over all ranks: the parts of a whole window add up to 1.
     """
 
     is_first: bool
@@ -31,6 +32,7 @@ class MicroBatch(NamedTuple):
     weight: float
     is_sparse: bool = False
     share: Share | None = None
+    part: float = 1.0
 
 
 ALONE = MicroBatch(is_first=True, is_last=True, weight=1.0)
@@ -68,13 +70,15 @@ class Window:
             end = min(end, self._epoch_length)
         is_first, is_last = index == start, index == end - 1
         if self._loader is None:
-            return MicroBatch(is_first, is_last, 1.0 / (end - start))
+            part = 1.0 / (end - start)
+            return MicroBatch(is_first, is_last, part, part=part)
         here = index if step is None else step
         own = self._loader.share(here)
         shares = self._shares_of(here + start - index, end - start, own)
-        total = sum(share.total for share in shares)
+        total = max(1, sum(share.total for share in shares))
         is_sparse = any(share.smallest == 0 for share in shares)
-        return MicroBatch(is_first, is_last, own.local * self._world_size / max(1, total), is_sparse, own)
+        weight = own.local * self._world_size / total
+        return MicroBatch(is_first, is_last, weight, is_sparse, own, own.total / total)
 
     def _shares_of(self, first: int, count: int, own: Share) -> list[Share]:
         """The shares of a window's micro-batches, asked for once a window."""
