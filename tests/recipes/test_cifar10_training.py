@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import shutil
@@ -11,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sklearn  # noqa: F401 - its import sets environment variables, which no test may do
 import torch
@@ -23,7 +26,7 @@ from shoal.cli import train
 from shoal.errors import UsageError
 from shoal.recipes.cifar10.data import collate, train_transform
 from shoal.recipes.cifar10.sources import open_data
-from shoal.recipes.run_folder import lock_run
+from shoal.runs import lock_run, read_predictions, summarize
 
 # Small and quick, with batch norm; 20 steps in 4 epochs.
 OPTIONS = [
@@ -71,6 +74,8 @@ def test_a_run_leaves_everything_in_its_folder(one: Path) -> None:
     assert one.name.startswith("shufflenet_v2_x0_5_backend-None-1_")
     names = {path.name for path in one.iterdir()}
     assert {"config.yaml", "environment.json", "metrics.jsonl", "curves.png", "training_checkpoint_20.pt"} <= names
+    assert {"state.json", "predictions.json", "report.html"} <= names
+    assert (summarize(one).state, summarize(one).epoch) == ("finished", 4)
     assert len([name for name in names if name.startswith("training_checkpoint_")]) == 1
     assert 1 <= len([name for name in names if name.startswith("best_model_")]) <= 2
     config = yaml.safe_load((one / "config.yaml").read_text(encoding="utf-8"))
@@ -93,6 +98,43 @@ def test_every_step_is_recorded_and_each_evaluation_once(one: Path) -> None:
     assert list(records(one, "train")) == [10, 20]
     correct = records(one, "val")[20]["accuracy"] * len(open_data("digits", data_path="", num_images=120).val)
     assert correct == pytest.approx(round(correct), abs=1e-6)
+
+
+def test_the_mistakes_written_down_are_those_of_the_best_evaluation(one: Path) -> None:
+    found = read_predictions(one)
+    assert found is not None
+    scores = {step: values["accuracy"] for step, values in records(one, "val").items()}
+    assert found.score == pytest.approx(max(scores.values()))
+    assert found.step == max(scores, key=lambda step: (scores[step], -step))
+    images = open_data("digits", data_path="", num_images=120)
+    assert [sum(row) for row in found.confusion] == [int((images.val.labels == label).sum()) for label in range(10)]
+    for wrong in found.most_wrong:
+        assert images.val.labels[wrong.index] == wrong.label != wrong.predicted
+        with Image.open(io.BytesIO(base64.b64decode(wrong.png))) as image:
+            assert torch.equal(torch.from_numpy(np.array(image)).permute(2, 0, 1), images.val.read(wrong.index))
+
+
+def test_where_the_time_goes_is_recorded(one: Path) -> None:
+    seconds = records_of_phases(one)
+    assert set(seconds) == {"data", "step", "evaluation", "checkpoint"}
+    assert list(records(one, "speed")) == list(range(1, 21))
+    begun, ended = (json.loads(line)["time"] for line in lines_of(one)[:: len(lines_of(one)) - 1])
+    assert sum(seconds.values()) >= ended - begun  # nothing between the first record and the last is left out
+
+
+def lines_of(folder: Path) -> list[str]:
+    return (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+def records_of_phases(folder: Path) -> dict[str, float]:
+    """Seconds by phase, over the whole run."""
+    totals: dict[str, float] = {}
+    for line in lines_of(folder):
+        for key, value in json.loads(line).items():
+            if key.startswith("seconds/"):
+                phase = key.removeprefix("seconds/")
+                totals[phase] = totals.get(phase, 0.0) + value
+    return totals
 
 
 def test_the_best_model_is_one_of_the_best_validation_accuracy(one: Path) -> None:
@@ -143,11 +185,16 @@ def test_ctrl_c_saves_and_the_resumed_run_is_the_uninterrupted_one(two: Path, tm
     stopped_at = max(records(folder, "batch"))
     assert 10 <= stopped_at < 20
     assert (folder / f"training_checkpoint_{stopped_at}.pt").exists()
+    assert (summarize(folder).state, summarize(folder).reason) == ("stopped", "SIGINT")
+    assert f"{folder}/report.html" in said
+    assert "stopped" in (folder / "report.html").read_text(encoding="utf-8")
 
     assert train.main(["cifar10", "--resume-from", "latest", "--output-path", str(tmp_path)]) == 0
     assert run_folder(tmp_path) == folder
     for of in ("batch", "train", "val"):
         assert records(folder, of) == records(two, of)
+    assert read_predictions(folder) == read_predictions(two)
+    assert summarize(folder).state == "finished"
     assert {p.name for p in folder.glob("*.pt")} == {p.name for p in two.glob("*.pt")}
 
 
@@ -158,6 +205,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_and_ends_like_the_uninter
     code, said = start_and_stop(argv, after="Epoch[3] Complete", number=signal.SIGKILL)
     assert code == -signal.SIGKILL, said
     folder = run_folder(tmp_path)
+    assert summarize(folder).state == "killed"
     assert train.main(["cifar10", "--resume-from", str(folder)]) == 0
     for of in ("batch", "train", "val"):
         assert records(folder, of) == records(one, of)
@@ -166,6 +214,8 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_and_ends_like_the_uninter
     sessions = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["sessions"]
     assert sessions[0]["resumed_from"] is None
     assert "training_checkpoint_15.pt" in sessions[1]["resumed_from"]
+    assert read_predictions(folder) == read_predictions(one)
+    assert list(records(folder, "speed")) == list(records(one, "speed"))
 
 
 def test_a_finished_run_can_be_made_longer(one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,6 +258,9 @@ def test_a_loss_that_is_no_number_ends_the_run_with_a_word_on_what_to_do(
     options = [*OPTIONS, "--learning-rate", "1e30", "--output-path", str(tmp_path)]
     assert train.main(["cifar10", *options]) == 1
     assert "lower --learning-rate" in capsys.readouterr().err
+    summary = summarize(run_folder(tmp_path))
+    assert (summary.state, summary.resume) == ("failed", None)
+    assert summary.reason.startswith("UsageError: the loss became ")
 
 
 def test_a_corrupt_image_met_in_training_is_told_with_its_file(
@@ -239,6 +292,20 @@ def test_the_steps_are_saved_before_a_validation_image_that_cannot_be_read(
     assert train.main([*argv, "--num-workers", "0", "--output-path", str(tmp_path / "out")]) == 1
     assert "1.png" in capsys.readouterr().err
     assert (run_folder(tmp_path / "out") / "training_checkpoint_2.pt").exists()
+
+
+def test_a_report_that_cannot_be_written_loses_no_run(
+    one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / one.name
+    shutil.copytree(one, run)
+    (run / "report.html").unlink()
+    (run / "report.html").mkdir()
+    assert train.main(["cifar10", "--resume-from", str(run), "--num-epochs", "5"]) == 0
+    captured = capsys.readouterr()
+    assert f"try again: shoal report {run}" in captured.err
+    assert "Trained shufflenet_v2_x0_5 on digits" in captured.out
+    assert summarize(run).state == "finished"
 
 
 def test_a_resumed_run_keeps_its_data_and_its_folder_to_itself(

@@ -17,8 +17,8 @@ from shoal import checkpoint
 from shoal.errors import UsageError
 from shoal.recipes.curves import Curves, draw_curves
 from shoal.recipes.progress import Progress, format_duration
-from shoal.recipes.run_folder import find_checkpoint, new_run_folder, trim_metrics, write_environment
 from shoal.recipes.stopping import GracefulStop
+from shoal.runs import find_checkpoint, new_run_folder, trim_metrics, write_environment
 
 
 class Terminal(io.StringIO):

@@ -15,6 +15,8 @@ __all__ = ["main"]
 COMMANDS = {
     "launch": ("shoal.cli.launch", "run a script or a module on several processes"),
     "train": ("shoal.cli.train", "run a complete training that comes with Shoal"),
+    "runs": ("shoal.cli.runs", "list the runs in a folder: how they stand, how to go on with them"),
+    "report": ("shoal.cli.report", "show a run, or several beside each other, as one HTML page"),
     "env": ("shoal.cli.env", "print what a bug report needs"),
 }
 

@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from shoal.runs import format_duration
+
 __all__ = ["Progress", "format_duration"]
 
 _PLAIN_EVERY_S = 10.0
@@ -155,13 +157,6 @@ class Progress:
     def _print(self, text: str) -> None:
         self._stream.write(text + "\n")
         self._stream.flush()
-
-
-def format_duration(seconds: float) -> str:
-    """``0:07``, ``12:30`` or ``1:02:03``."""
-    whole = max(0, round(seconds))
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
 def _averaged(average: float | None, value: float) -> float:

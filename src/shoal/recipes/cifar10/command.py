@@ -15,7 +15,7 @@ from shoal._registry import nearest
 from shoal.errors import ShoalError, UsageError, WorkerFailedError
 from shoal.recipes.cifar10.config import Cifar10Config
 from shoal.recipes.options import parse_command_line, read_yaml
-from shoal.recipes.run_folder import CONFIG_FILE, find_checkpoint
+from shoal.runs import CONFIG_FILE, find_checkpoint
 
 if TYPE_CHECKING:
     from shoal.launch import Parallel

@@ -16,7 +16,15 @@ from shoal.recipes.cifar10.config import Cifar10Config
 from shoal.recipes.cifar10.sources import ImageData, ImageSplit
 from shoal.recipes.cifar10.sources.base import IMAGE_SIZE
 
-__all__ = ["Dataflow", "LabelledImages", "collate", "get_dataflow", "train_transform"]
+__all__ = [
+    "Dataflow",
+    "LabelledImages",
+    "NumberedImages",
+    "collate",
+    "collate_numbered",
+    "get_dataflow",
+    "train_transform",
+]
 
 _PADDING = 4
 
@@ -52,13 +60,29 @@ class LabelledImages(Dataset[tuple[Tensor, int]]):
         return f"{type(self).__name__}({self.name})"
 
 
+class NumberedImages(Dataset[tuple[Tensor, int, int]]):
+    """Images that know their places: ``(image, label, index)``, so that a prediction can be traced to its image."""
+
+    def __init__(self, images: LabelledImages) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
+        return (*self.images[index], index)
+
+    def __repr__(self) -> str:
+        return repr(self.images)
+
+
 class Dataflow(NamedTuple):
     """The three loaders of a run.
 
     Attributes:
         train: shuffled and augmented, whole batches only.
         train_eval: all training images as they are, each once.
-        val: all validation images as they are, each once.
+        val: all validation images as they are, each once, with their places.
     """
 
     train: ShardedDataLoader
@@ -82,21 +106,34 @@ def collate(samples: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     return batch.sub_(_MEAN).div_(_STD), torch.tensor(labels, dtype=torch.int64)
 
 
+def collate_numbered(samples: Sequence[tuple[Tensor, int, int]]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """A batch of :class:`NumberedImages`: images as by :func:`collate`; ``(labels, places)``, each ``(N,)`` int64."""
+    images, labels = collate([(image, label) for image, label, _ in samples])
+    return images, (labels, torch.tensor([index for _, _, index in samples], dtype=torch.int64))
+
+
 def get_dataflow(config: Cifar10Config, images: ImageData) -> Dataflow:
     """The loaders, each of which gives every process its part of the global batches."""
-    common: dict[str, Any] = {"num_workers": config.num_workers, "collate_fn": collate}
+    common: dict[str, Any] = {"num_workers": config.num_workers}
     train = idist.auto_dataloader(
         LabelledImages(images.train, train_transform(mirrored=images.mirrored), f"{images.name}, train"),
         batch_size=config.batch_size,
         shuffle=True,
         drop_last=True,
         seed=config.seed,
+        collate_fn=collate,
         **common,
     )
     train_eval = idist.auto_dataloader(
-        LabelledImages(images.train, name=f"{images.name}, train as is"), batch_size=2 * config.batch_size, **common
+        LabelledImages(images.train, name=f"{images.name}, train as is"),
+        batch_size=2 * config.batch_size,
+        collate_fn=collate,
+        **common,
     )
     val = idist.auto_dataloader(
-        LabelledImages(images.val, name=f"{images.name}, val"), batch_size=2 * config.batch_size, **common
+        NumberedImages(LabelledImages(images.val, name=f"{images.name}, val")),
+        batch_size=2 * config.batch_size,
+        collate_fn=collate_numbered,
+        **common,
     )
     return Dataflow(train, train_eval, val)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,20 +17,36 @@ import shoal.distributed as idist
 from shoal import common
 from shoal.engine import Engine
 from shoal.recipes.cifar10.config import Cifar10Config
+from shoal.recipes.cifar10.sources import ImageData
 from shoal.recipes.cifar10.summary import Outcome, draw, outcome_of, words
+from shoal.recipes.mistakes import Mistakes
+from shoal.recipes.phases import Phases
 from shoal.recipes.progress import Progress
-from shoal.recipes.run_folder import (
+from shoal.report import write_report
+from shoal.runs import (
     CONFIG_FILE,
     METRICS_FILE,
+    PREDICTIONS_FILE,
+    REPORT_FILE,
+    Plan,
+    RunState,
+    Word,
     lock_run,
     new_run_folder,
+    read_predictions,
+    read_records,
     trim_metrics,
     write_config,
     write_environment,
+    write_predictions,
+    write_state,
 )
-from shoal.trackers import JsonlTracker, read_jsonl
+from shoal.trackers import JsonlTracker
 
 __all__ = ["Run"]
+
+_log = logging.getLogger("CIFAR10-Training")
+_REASON_CHARS = 300
 
 
 class Run:
@@ -42,6 +60,9 @@ class Run:
         title: what is trained on what.
         steps_per_epoch: optimisation steps of an epoch.
         is_resumed: whether the folder is that of a run that goes on.
+
+    Attributes:
+        phases: where this process's time goes.
     """
 
     def __init__(
@@ -52,7 +73,15 @@ class Run:
         self.steps_per_epoch = steps_per_epoch
         self.num_epochs = config.num_epochs
         self.is_resumed = is_resumed
+        self.phases = Phases(config.batch_size, ("evaluation", "checkpoint"))
         self._log_every = config.log_every_iters
+        self._plan = Plan(
+            title=title,
+            command="shoal train cifar10",
+            num_epochs=config.num_epochs,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self._step = 0
         self._began = time.monotonic()
         self._tracker = JsonlTracker(folder / METRICS_FILE)
         self._open = contextlib.ExitStack()
@@ -78,7 +107,7 @@ class Run:
         run = cls(
             Path(idist.broadcast(folder)),
             config,
-            title=f"{config.model} on {data_name}, {_processes()}",
+            title=f"{config.model} on {Path(data_name).name or data_name}, {_processes()}",
             steps_per_epoch=steps_per_epoch,
             is_resumed=resumed is not None,
         )
@@ -86,8 +115,7 @@ class Run:
         return run
 
     def __enter__(self) -> Self:
-        if self._lock is not None:
-            self._open.callback(self._lock.close)
+        self._say("running")
         self._open.callback(self._tracker.close)
         if self._progress is not None:
             self._open.callback(self._progress.close)
@@ -95,9 +123,16 @@ class Run:
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self._open.close()
+        if error is None:  # then finish() has the last word
+            return
+        try:
+            self._say("failed", " ".join(f"{type(error).__name__}: {error}".split())[:_REASON_CHARS])
+        except OSError as unsaid:  # a full disk, say: the first error is the one to tell
+            _log.warning("How the run %s ended could not be written down: %s", self.folder, unsaid)
+        self._release()
 
     def log_to_tensorboard(self, trainer: Engine, optimizer: Optimizer, evaluators: Mapping[str, Engine]) -> None:
         """Write event files into the folder until the run is closed. Call it on rank 0."""
@@ -105,18 +140,42 @@ class Run:
         self._open.callback(logger.close)
 
     def record_step(self, step: int, values: dict[str, float]) -> None:
-        """Write down the loss, the accuracy and the learning rate of one global batch."""
-        self._tracker.log_metrics(values, step=step, prefix="batch")
+        """Write down the loss, the accuracy and the learning rate of one global batch, and the time until then."""
+        named = {f"batch/{name}": value for name, value in values.items()}
+        self._tracker.log_metrics(named | self.phases.take(step), step=step)
+
+    def record_phases(self, trainer: Engine) -> None:
+        """Write down where the time went since the last record."""
+        self._step = trainer.state.iteration
+        self._tracker.log_metrics(self.phases.take(self._step), step=self._step)
 
     def record_evaluation(self, of: str, step: int, epoch: int, metrics: dict[str, Any]) -> None:
         """Write down an evaluation of all ``train`` or all ``val`` images."""
         values = {name.lower(): value for name, value in metrics.items()}
         self._tracker.log_metrics({**values, "epoch": epoch}, step=step, prefix=of)
 
+    def record_mistakes(self, step: int, epoch: int, mistakes: Mistakes, images: ImageData) -> None:
+        """Write down the confusion matrix and the most wrong validation images, where it is the best so far.
+
+        Args:
+            step, epoch: that the evaluation came after.
+            mistakes: what it found.
+            images: the data.
+        """
+        if idist.get_rank() != 0 or mistakes.confusion is None:
+            return
+        found = mistakes.classified_images(step, epoch, images.classes, images.val.read)
+        before = read_predictions(self.folder)
+        if before is None or found.score > before.score:
+            write_predictions(self.folder, found)
+
     def go_on_from(self, step: int) -> None:
         """Take back what is written down of later steps: they come again."""
         if idist.get_rank() == 0:
             trim_metrics(self.folder, step)
+            found = read_predictions(self.folder)
+            if found is None or found.step > step:
+                (self.folder / PREDICTIONS_FILE).unlink(missing_ok=True)
 
     def show_start(self, step: int) -> None:
         """The steps after ``step`` begin now."""
@@ -125,27 +184,53 @@ class Run:
 
     def show(self, step: int, *, loss: float, accuracy: float, learning_rate: float) -> None:
         """Show where the run is; see :meth:`Progress.update`."""
+        self._step = step
         if self._progress is not None:
             self._progress.update(step, loss=loss, accuracy=accuracy, learning_rate=learning_rate)
 
     @contextlib.contextmanager
     def aside(self, what: str, *, num_left: int) -> Iterator[None]:
-        """Work between steps; see :meth:`Progress.aside`."""
-        with self._progress.aside(what, num_left=num_left) if self._progress else contextlib.nullcontext():
+        """An evaluation between steps; see :meth:`Progress.aside`."""
+        shown = self._progress.aside(what, num_left=num_left) if self._progress else contextlib.nullcontext()
+        with shown, self.phases.aside("evaluation"):
             yield
 
     def finish(self, *, step: int, stopped_by: int | None) -> Outcome:
-        """Draw the curves and say how it went and where everything is. All ranks call it, after the ``with`` block."""
+        """Draw the curves, write the report and say how it went and where everything is.
+
+        All ranks call it, after the ``with`` block.
+        """
         if idist.get_rank() != 0:
             return Outcome(str(self.folder), stopped_by=stopped_by)
-        path = self.folder / METRICS_FILE
-        records = list(read_jsonl(path)) if path.exists() else []
+        self._step = step
+        if stopped_by is None:
+            self._say("finished")
+        else:
+            self._say("stopped", signal.Signals(stopped_by).name)
+        self._release()
+        records = read_records(self.folder).rows
         outcome = outcome_of(records, self.folder, stopped_by)
         draw(records, self.folder, title=self.title, steps_per_epoch=self.steps_per_epoch)
+        self._write_report()
         progress = (step, self.steps_per_epoch * self.num_epochs)
         seconds = time.monotonic() - self._began
         print("\n".join(words(outcome, self.title, progress, self.num_epochs, seconds)), flush=True)
         return outcome
+
+    def _say(self, word: Word, reason: str = "") -> None:
+        if idist.get_rank() == 0:
+            write_state(self.folder, RunState(state=word, plan=self._plan, step=self._step, reason=reason))
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _write_report(self) -> None:
+        try:
+            write_report([self.folder], self.folder / REPORT_FILE)
+        except Exception as error:  # everything that matters is saved, and must not look lost
+            _log.warning("The report could not be written (%s); try again: shoal report %s", error, self.folder)
 
 
 def _folder_name(config: Cifar10Config) -> str:

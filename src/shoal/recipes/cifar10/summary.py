@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.recipes.curves import Curves, draw_curves
 from shoal.recipes.progress import format_duration
-from shoal.recipes.run_folder import CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE
+from shoal.runs import CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, REPORT_FILE
 
 __all__ = ["CURVES_FILE", "Outcome", "draw", "outcome_of", "words"]
 
@@ -83,7 +83,9 @@ def words(outcome: Outcome, title: str, steps: tuple[int, int], num_epochs: int,
     best = []
     if outcome.best_accuracy is not None:
         best = [f"Best validation accuracy: {outcome.best_accuracy:.4f}, after epoch {outcome.best_epoch}."]
+    has_report = (folder / REPORT_FILE).is_file()
     files = [
+        *([(REPORT_FILE, "curves, times, mistakes and set-up, for a browser")] if has_report else []),
         (CURVES_FILE, "loss, accuracy and learning rate"),
         *((path.name, "best weights") for path in sorted(folder.glob("best_model_*.pt"))),
         *((path.name, "to go on from") for path in sorted(folder.glob("training_checkpoint_*.pt"))),
@@ -99,6 +101,7 @@ def words(outcome: Outcome, title: str, steps: tuple[int, int], num_epochs: int,
         f"{folder}/",
         *(f"  {name:<{width}}  {what}" for name, what in files),
         "",
-        f"Look at it:  tensorboard --logdir {folder.parent}",
+        *([f"Look at it:  {folder / REPORT_FILE}"] if has_report else []),
+        f"{'or:' if has_report else 'Look at it:':<12} tensorboard --logdir {folder.parent}",
         f"Go on:       {resume}",
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from shoal.recipes.cifar10.monitor import Monitor
 from shoal.recipes.cifar10.run import Run
 from shoal.recipes.cifar10.sources import ImageData, fingerprint, open_data
 from shoal.recipes.cifar10.summary import Outcome
+from shoal.recipes.mistakes import Mistakes
 from shoal.recipes.stopping import GracefulStop
 from shoal.utils import manual_seed, setup_logger
 
@@ -78,15 +79,27 @@ def training(local_rank: int, config: Cifar10Config) -> Outcome:  # noqa: ARG001
     trainer = create_trainer(model, optimizer, criterion, config)
     trainer.logger = logger
     evaluators = create_evaluators(model, criterion, config)
+    mistakes = Mistakes(len(images.classes))
+    mistakes.attach(evaluators.val)
 
     with GracefulStop(_STOP_NOTICE if rank == 0 else None) as stop, run:
         monitor = Monitor(optimizer, stop, run, log_every=config.log_every_iters, save_every=config.checkpoint_every)
         monitor.attach(trainer)
+        run.phases.attach(trainer)
         to_save = {"trainer": trainer, "model": model, "optimizer": optimizer, "lr_scheduler": lr_scheduler}
         to_save["data"] = DataIdentity(fingerprint(images))
         best_models = keep_best_models(model, trainer, evaluators.val, config, run)
         checkpoint = keep_checkpoints(to_save, best_models, config, run)
-        validate_regularly(trainer, evaluators, loaders, run, config, checkpoint)
+        validate_regularly(
+            trainer,
+            evaluators,
+            loaders,
+            run,
+            validate_every=config.validate_every,
+            save=run.phases.timed("checkpoint", checkpoint),
+            after=lambda step, epoch: run.record_mistakes(step, epoch, mistakes, images),
+        )
+        trainer.add_event_handler(Events.EPOCH_COMPLETED | Events.COMPLETED | Events.INTERRUPT, run.record_phases)
         if rank == 0:
             run.log_to_tensorboard(trainer, optimizer, evaluators._asdict())
         trainer.run(loaders.train, max_epochs=config.num_epochs)
@@ -139,18 +152,23 @@ def create_trainer(model: nn.Module, optimizer: optim.Optimizer, criterion: nn.M
 
 
 def create_evaluators(model: nn.Module, criterion: nn.Module, config: Cifar10Config) -> Evaluators:
-    """Evaluators of accuracy and loss, exact over all processes."""
+    """Evaluators of accuracy and loss, exact over all processes. That of the validation images tells their places."""
 
-    def create() -> Engine:
+    def numbered(_x: Tensor, target: tuple[Tensor, Tensor], y_pred: Tensor) -> dict[str, Tensor]:
+        y, index = target
+        return {"y_pred": y_pred, "y": y, "index": index}
+
+    def create(**output: Any) -> Engine:
         return create_supervised_evaluator(
             model,
             metrics={"Accuracy": Accuracy(), "Loss": Loss(criterion)},
             device=idist.device(),
             non_blocking=True,
             amp_mode="amp" if config.with_amp else None,
+            **output,
         )
 
-    return Evaluators(create(), create())
+    return Evaluators(create(), create(output_transform=numbered))
 
 
 def validate_regularly(
@@ -158,14 +176,23 @@ def validate_regularly(
     evaluators: Evaluators,
     loaders: Dataflow,
     run: Run,
-    config: Cifar10Config,
-    checkpoint: Checkpoint,
+    *,
+    validate_every: int,
+    save: Callable[[Engine], None],
+    after: Callable[[int, int], None],
 ) -> None:
     """Evaluate every so many epochs and at the end; once, where both fall together.
 
     The steps are saved before, so that a validation image that cannot be read costs none of them, and once more after
     it, with the best models known.
+
+    Args:
+        trainer, evaluators, loaders, run: of the training.
+        validate_every: epochs between two evaluations.
+        save: saves a checkpoint.
+        after: called after an evaluation with the step and the epoch.
     """
+    num_epochs = run.num_epochs
     evaluated_at: set[int] = set()
 
     def validate(trainer: Engine) -> None:
@@ -173,8 +200,8 @@ def validate_regularly(
         if step in evaluated_at:
             return
         evaluated_at.add(step)
-        checkpoint(trainer)
-        num_left = -(-config.num_epochs // config.validate_every) - -(-epoch // config.validate_every)
+        save(trainer)
+        num_left = -(-num_epochs // validate_every) - -(-epoch // validate_every)
         with run.aside("evaluating", num_left=num_left):
             for name, evaluator, loader in (
                 ("train", evaluators.train, loaders.train_eval),
@@ -186,9 +213,10 @@ def validate_regularly(
                     "Epoch %d - %s accuracy: %.4f, loss: %.4f (%.1f s)",
                     *(epoch, name, state.metrics["Accuracy"], state.metrics["Loss"], state.times["COMPLETED"]),
                 )
+            after(step, epoch)
 
-    trainer.add_event_handler(Events.EPOCH_COMPLETED(every=config.validate_every) | Events.COMPLETED, validate)
-    trainer.add_event_handler(Events.COMPLETED, checkpoint)
+    trainer.add_event_handler(Events.EPOCH_COMPLETED(every=validate_every) | Events.COMPLETED, validate)
+    trainer.add_event_handler(Events.COMPLETED, save)
 
 
 def keep_best_models(
@@ -204,7 +232,7 @@ def keep_best_models(
         score_name="val_accuracy",
         score_function=Checkpoint.get_default_score_fn("Accuracy"),
     )
-    val_evaluator.add_event_handler(Events.COMPLETED, best_models)
+    val_evaluator.add_event_handler(Events.COMPLETED, run.phases.timed("checkpoint", best_models))
     return best_models
 
 
@@ -213,6 +241,8 @@ def keep_checkpoints(
 ) -> Checkpoint:
     """Keep the newest checkpoint, made every so many steps and on a stop; and go on from one."""
     trainer: Engine = to_save["trainer"]
+    saves = Events.ITERATION_COMPLETED(every=config.checkpoint_every)
+    trainer.add_event_handler(saves, run.phases.begin, "checkpoint")
     checkpoint = common.setup_common_training_handlers(
         trainer,
         to_save={**to_save, "best_models": best_models},
@@ -226,7 +256,8 @@ def keep_checkpoints(
         clear_cuda_cache=False,
     )
     assert checkpoint is not None
-    trainer.add_event_handler(Events.INTERRUPT, checkpoint)
+    trainer.add_event_handler(saves, run.phases.end)
+    trainer.add_event_handler(Events.INTERRUPT, run.phases.timed("checkpoint", checkpoint))
     if config.resume_from is None:
         return checkpoint
     to_load = dict(to_save)
