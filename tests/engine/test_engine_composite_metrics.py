@@ -108,16 +108,30 @@ def test_a_group_that_hands_a_metric_something_else_than_it_takes_on_its_own_is_
 
 
 def test_the_source_of_a_running_average_is_its_own():
-    for first in (True, False):
-        engine, metric = passing(), Accuracy()
-        if first:
-            metric.attach(engine, "accuracy")
-            with pytest.raises(UsageError, match="'running' starts the Accuracy that it is made of anew"):
-                RunningAverage(metric).attach(engine, "running")
-        else:
-            RunningAverage(1 - metric).attach(engine, "running")
-            with pytest.raises(UsageError, match="'running' starts the MetricsLambda that it is made of anew"):
-                metric.attach(engine, "accuracy")
+    accuracy = Accuracy()
+    pairs = (
+        (accuracy, RunningAverage(accuracy)),
+        (accuracy, RunningAverage(1 - accuracy)),
+        (1 - accuracy, RunningAverage(RunningAverage(accuracy))),
+        (RunningAverage(accuracy), RunningAverage(accuracy, alpha=0.5)),
+    )
+    for one, other in (*pairs, *(pair[::-1] for pair in pairs)):
+        engine = passing()
+        one.attach(engine, "one")
+        with pytest.raises(UsageError, match="'one' and 'other' use one Accuracy object, which a RunningAverage"):
+            other.attach(engine, "other")
+        assert not other.is_attached(engine)
+
+
+def test_the_source_of_a_running_average_is_in_use_where_that_is():
+    outer, inner, accuracy = passing(), passing(), Accuracy()
+    RunningAverage(1 - accuracy).attach(outer, "running")
+    accuracy.attach(inner, "accuracy")
+    batch = torch.eye(2), torch.tensor([0, 0])
+    outer.add_event_handler(Events.ITERATION_COMPLETED, lambda: inner.run([batch]))
+    with pytest.raises(UsageError, match="'accuracy' is attached to another engine"):
+        outer.run([batch])
+    assert inner.run([batch]).metrics == {"accuracy": 0.5}
 
 
 @pytest.mark.parametrize(

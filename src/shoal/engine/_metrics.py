@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -41,8 +41,8 @@ class _Feed:
     name: str
 
     def holders(self) -> tuple[Metric, ...]:
-        """The metrics whose samples come and go with this feeding."""
-        return (self.inlet.part, *self.inlet.part.sources())
+        """The metrics whose samples come and go with this feeding: the part, and what it feeds itself."""
+        return tuple(_held_by(self.inlet.part))
 
     def fits(self, inlet: Inlet, usage: MetricUsage) -> bool:
         """Whether one and the same feeding serves both; when values are shown may differ."""
@@ -204,13 +204,11 @@ class MetricTable:
                 feed = feeds.setdefault(id(inlet.part), _Feed(inlet, link.usage, link.name))
                 if not feed.fits(inlet, link.usage):
                     raise _two_ways(feed, link)
+        held: dict[int, _Feed] = {}
         for feed in feeds.values():
-            for source in feed.inlet.part.sources():
-                if any(id(inlet.part) in feeds for inlet in source.inlets()):
-                    raise UsageError(
-                        f"the metric {feed.name!r} starts the {type(source).__name__} that it is made of anew in each "
-                        "iteration, which is also attached on its own, or part of another; give it an object of its own"
-                    )
+            for metric in feed.holders():
+                if held.setdefault(id(metric), feed) is not feed:
+                    raise _two_holders(held[id(metric)], feed, metric)
         before, self._feeds = self._feeds, tuple(feeds.values())
         self._links = links
         kept = {id(metric) for feed in self._feeds for metric in feed.holders()}
@@ -218,6 +216,20 @@ class MetricTable:
             for metric in feed.holders():
                 if id(metric) not in kept and metric.in_use_by is self:
                     metric.in_use_by = None
+
+
+def _held_by(part: Metric) -> Iterator[Metric]:
+    yield part
+    for source in part.sources():
+        for inner in source.parts():
+            yield from _held_by(inner)
+
+
+def _two_holders(one: _Feed, other: _Feed, metric: Metric) -> UsageError:
+    return UsageError(
+        f"the metrics {one.name!r} and {other.name!r} use one {type(metric).__name__} object, which a RunningAverage "
+        "among them feeds and starts anew by itself; give each an object of its own"
+    )
 
 
 def _two_ways(feed: _Feed, link: _Link) -> UsageError:

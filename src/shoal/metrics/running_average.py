@@ -115,7 +115,11 @@ class RunningAverage(Metric):
         Raises:
             UsageError: it is something else, or a tensor of another shape than before.
         """
-        self._value = self._after(self._value, output)
+        old = self._value
+        if type(output) is float and type(old) is float:  # at every iteration, so without a further call
+            self._value = self._alpha * old + (1.0 - self._alpha) * output
+        else:
+            self._value = self._after(old, output)
 
     def peek(self) -> Any:
         """The average: a float, or a tensor where tensors were averaged; None before the first value."""
