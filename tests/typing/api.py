@@ -13,8 +13,25 @@ import shoal.distributed as idist
 from shoal.common import setup_common_training_handlers, setup_tb_logging
 from shoal.engine import Engine, Events, State, create_supervised_evaluator, create_supervised_trainer
 from shoal.handlers import Checkpoint, PiecewiseLinear, global_step_from_engine
-from shoal.metrics import Accuracy, Average, EpochWise, Loss, MetricGroup, MetricsLambda, RunningAverage
-from shoal.testing import run_workers
+from shoal.metrics import (
+    ROC_AUC,
+    Accuracy,
+    Average,
+    ClassificationReport,
+    ConfusionMatrix,
+    EpochWise,
+    Fbeta,
+    Loss,
+    MetricGroup,
+    MetricsLambda,
+    Precision,
+    Recall,
+    RunningAverage,
+    TopKCategoricalAccuracy,
+    from_torchmetrics,
+    mIoU,
+)
+from shoal.testing import check_metric, run_workers
 from shoal.utils import manual_seed, setup_logger
 
 
@@ -74,6 +91,18 @@ def metric_arithmetic(evaluator: Engine) -> None:
     assert_type(places.mean(), MetricsLambda)
     largest: MetricsLambda = MetricsLambda(max, accuracy, [places.max()], key=float)
     MetricGroup({"error": 1 - accuracy, "largest": largest}).attach(evaluator, "group", EpochWise)
+
+
+def metrics_of_classes(evaluator: Engine, theirs: Any) -> None:
+    precision, recall = Precision(average=False), Recall(average="macro", is_multilabel=True)
+    Fbeta(1.0, average=False, precision=precision).attach(evaluator, "f1")
+    matrix = ConfusionMatrix(num_classes=10, average="samples")
+    for name, metric in {"miou": mIoU(matrix, ignore_index=0), "recall": recall[1] + precision.mean()}.items():
+        metric.attach(evaluator, name)
+    ClassificationReport(output_dict=True, labels=["cat", "dog"]).attach(evaluator, "report")
+    TopKCategoricalAccuracy(k=3).attach(evaluator, "top 3", usage="running_batch_wise")
+    from_torchmetrics(theirs, output_transform=lambda out: (out["scores"], out["y"])).attach(evaluator, "theirs")
+    check_metric(ROC_AUC, (torch.rand(9), torch.ones(9)), expected=float("nan"), tolerance=0.0)
 
 
 def collectives() -> None:

@@ -25,7 +25,8 @@ class Sums(Metric):
                 self.add(error=(y_pred - y).abs().sum(), count=len(y))
 
             def compute_from(self, state):
-                return float(state["error"]) / self.count_of(state)
+                count = self.count_of(state)  # raises where there is no sample
+                return float(state["error"]) / count
 
     Counts (whole numbers and booleans) are added up in int64; all else in float64, or in float32 on devices without it
     (MPS), where sums are therefore good to six or seven digits.

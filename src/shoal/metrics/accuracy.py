@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from shoal.errors import UsageError
+from shoal.metrics._inputs import Kind, kind_of, not_binary, pair_of, predicted_classes
 from shoal.metrics._ratio import Ratio
 
 __all__ = ["Accuracy"]
-
-Kind = Literal["binary", "multiclass", "multilabel"]
 
 
 class Accuracy(Ratio):
@@ -64,8 +63,8 @@ class Accuracy(Ratio):
         Raises:
             UsageError: the output is no pair of tensors whose shapes fit, or is of another kind than before.
         """
-        y_pred, y = _pair(output)
-        kind, num_classes = self._kind_of(y_pred, y)
+        y_pred, y = pair_of("Accuracy", output)
+        kind, num_classes = kind_of("Accuracy", y_pred, y, self._is_multilabel)
         if self._kind not in (None, (kind, num_classes)):
             known, known_classes = self._kind or (kind, num_classes)
             raise UsageError(
@@ -76,12 +75,9 @@ class Accuracy(Ratio):
         if y.numel() == 0:
             return
         if kind == "multiclass":
-            right = y_pred.argmax(dim=1) == y
-            if y_pred.is_floating_point():  # argmax takes NaN for the highest score
-                right &= ~y_pred.isnan().any(dim=1)
+            right = predicted_classes(y_pred, y) == y
         else:
-            if y_pred.dtype != torch.bool:
-                self.add(not_binary=((y_pred != 0) & (y_pred != 1)).sum())
+            self.add(not_binary=not_binary(y_pred))
             right = y_pred.reshape(y.shape) == y if kind == "binary" else (y_pred == y).all(dim=1)
         if y.dtype != torch.bool:
             self.add(no_class=((y < 0) | (y >= (num_classes if kind == "multiclass" else 2))).sum())
@@ -105,36 +101,3 @@ class Accuracy(Ratio):
                 "be 0 to C - 1, those of binary and multilabel predictions 0 or 1; leave others out by output_transform"
             )
         return super().compute_from(state)
-
-    def _kind_of(self, y_pred: torch.Tensor, y: torch.Tensor) -> tuple[Kind, int]:
-        """The kind of a batch by its shapes, and its number of classes or labels (2 for a binary one)."""
-        if self._is_multilabel:
-            if y_pred.shape != y.shape or y.dim() < 2 or y.shape[1] < 2:
-                raise _misfit(y_pred, y, "multilabel Accuracy takes (N, C, ...) with C > 1 twice")
-            return "multilabel", y.shape[1]
-        if y_pred.dim() == y.dim() + 1 and y.dim() > 0 and y_pred.shape[:1] + y_pred.shape[2:] == y.shape:
-            return ("multiclass", y_pred.shape[1]) if y_pred.shape[1] != 1 else ("binary", 2)
-        if y.dim() > 0 and _without_one(y_pred.shape) == _without_one(y.shape):
-            return "binary", 2
-        raise _misfit(y_pred, y, "Accuracy takes (N, C, ...) and (N, ...) for classes, or (N, ...) twice for 0 and 1")
-
-
-def _pair(output: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if isinstance(output, tuple | list) and len(output) == 2:
-        y_pred, y = output
-        if isinstance(y_pred, torch.Tensor) and isinstance(y, torch.Tensor):
-            return y_pred, y
-    kinds = [type(part).__name__ for part in output] if isinstance(output, tuple | list) else type(output).__name__
-    raise UsageError(f"Accuracy was given {kinds} and takes a pair of tensors (y_pred, y); use output_transform")
-
-
-def _without_one(shape: torch.Size) -> torch.Size:
-    """The shape without a channel dimension of size 1."""
-    return shape[:1] + shape[2:] if len(shape) > 1 and shape[1] == 1 else shape
-
-
-def _misfit(y_pred: torch.Tensor, y: torch.Tensor, takes: str) -> UsageError:
-    return UsageError(
-        f"y_pred of shape {tuple(y_pred.shape)} and y of shape {tuple(y.shape)} do not fit: {takes}; "
-        "arrange them by output_transform"
-    )

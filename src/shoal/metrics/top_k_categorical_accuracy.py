@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ class TopKCategoricalAccuracy(Ratio):
     ``update`` takes ``y_pred`` of shape ``(N, C, ...)``, scores, and ``y`` of shape ``(N, ...)``, classes; each of the
     further places is a sample. Of equal scores the class with the lower number counts as the higher, as in ``argmax``,
     so that ``k=1`` is ``Accuracy`` and a model that scores all alike gains nothing. (In Ignite, as in ``torch.topk``,
-    it is any of them.) Scores with a NaN among them, and targets that are none of the classes, are never right.
+    it is any of them.) Scores with a NaN among them are never right; targets that are none of the classes are counted
+    on the device and reported when the value is computed.
 
     Args:
         k: how many classes, 5 by default.
@@ -31,6 +32,8 @@ class TopKCategoricalAccuracy(Ratio):
     Raises:
         UsageError: ``k`` is no whole number above 0.
     """
+
+    sums = ("sum", "count", "no_class")
 
     def __init__(
         self,
@@ -67,7 +70,21 @@ class TopKCategoricalAccuracy(Ratio):
         own = scores.gather(1, target)
         earlier = torch.arange(num_classes, device=scores.device).view(1, -1, *[1] * (y.dim() - 1)) < target
         ahead = ((scores > own) | ((scores == own) & earlier)).sum(dim=1)
-        right = (ahead < self._k) & known
+        right = ahead < self._k
         if scores.is_floating_point():
             right &= ~scores.isnan().any(dim=1)
-        self.add(sum=right.sum(), count=right.numel())
+        self.add(sum=right.sum(), count=right.numel(), no_class=(~known).sum())
+
+    def compute_from(self, state: Mapping[str, torch.Tensor]) -> float:
+        """``sum / count``.
+
+        Raises:
+            NotComputableError: it holds no sample.
+            UsageError: labels were no class.
+        """
+        if spoilt := int(state["no_class"].sum()):
+            raise UsageError(
+                f"TopKCategoricalAccuracy was given {spoilt} labels that are no class: beside scores of shape "
+                "(N, C, ...) they must be 0 to C - 1; leave others out by output_transform"
+            )
+        return super().compute_from(state)

@@ -152,6 +152,11 @@ class _Check:
             value = metric.compute()
         except NotComputableError:
             return
+        except Exception as error:
+            raise AssertionError(
+                f"{self.name} raises {type(error).__name__} ({error}) {when}, where compute() has to raise "
+                "NotComputableError"
+            ) from error
         self.holds(False, f"has the value {value!r} {when}, where compute() has to raise NotComputableError")
 
     def same(self, what: str, value: Any, other: str, wanted: Any) -> None:
