@@ -63,6 +63,7 @@ def test_a_checkpoint_of_the_same_step_and_score_takes_its_own_place():
     plan = retention.plan("a", 0.5, 7)
     assert plan is not None and plan.dropped == () and plan.filename == "a"
     assert retention.plan("a", 0.5, 8) is None
+    assert retention.plan("b", 0.5, 7) is None
     assert retention.plan("a", 0.49999, 7) is None
     assert retention.plan("a", NAN, 7) is None
 

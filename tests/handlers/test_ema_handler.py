@@ -128,7 +128,7 @@ def test_a_resumed_average_is_the_uninterrupted_one_bit_for_bit(tmp_path, dtype,
         return trainer, model, ema, {"trainer": trainer, "model": model, "ema": ema}
 
     data = _data(10, dtype=dtype)
-    trainer, model, whole, _ = build()
+    trainer, _, whole, _ = build()
     trainer.run(data)
     trainer, _, ema, to_save = build()
     Checkpoint(to_save, tmp_path)(trainer)

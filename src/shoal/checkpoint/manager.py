@@ -69,6 +69,7 @@ class CheckpointManager:
         filename_step: int | None = None,
         same_step: int | None = None,
         name: str | None = None,
+        prepare: Callable[[], None] | None = None,
     ) -> str | None:
         """Save a checkpoint if it is good enough to stay, then delete those that have to go for it.
 
@@ -78,9 +79,10 @@ class CheckpointManager:
             step: where the training is; given to the store.
             score: higher is better; None saves always, and the oldest goes.
             filename_step: the step that the file's name shows; None leaves it out.
-            same_step: two checkpoints of one such step and one score are the same one, and the newer takes the older's
-                place; None: this one is like no other.
+            same_step: two checkpoints of one such step, one name and one score are the same, and the newer takes the
+                older's place; None: this one is like no other.
             name: what is saved, instead of the name in ``naming``.
+            prepare: called before ``collect``, on every rank that saves or would, where the score is good enough.
 
         Returns:
             the file's name, or None where the score was not good enough.
@@ -95,6 +97,8 @@ class CheckpointManager:
         if plan is None:
             return None
         filename = plan.filename
+        if prepare is not None:
+            prepare()
         if self.saves_here:
             metadata = {
                 "basename": "_".join(part for part in (naming.prefix, naming.name) if part),
@@ -109,11 +113,6 @@ class CheckpointManager:
             for old in plan.dropped:
                 self._remove(old)
         return filename
-
-    def would_save(self, *, score: float | None = None, same_step: int | None = None) -> bool:
-        """Whether :meth:`save` with these would save; the same answer on all ranks that call it alike."""
-        self._check_rank()
-        return self.retention.plan("", score, same_step) is not None
 
     @property
     def saves_here(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -29,9 +30,10 @@ class Saved:
     step: int | None = None
 
     def is_same(self, other: Saved) -> bool:
-        """Whether the two are one checkpoint, saved twice: of the same step, known for both, and the same score."""
+        """Whether ``other``, whose name may not be free, is this one again: of the same known step, score and name."""
         known = self.step is not None and self.step == other.step
-        return known and _rank(self) == _rank(other) and (self.score is None) == (other.score is None)
+        scores = _rank(self) == _rank(other) and (self.score is None) == (other.score is None)
+        return known and scores and _is_named_like(self.filename, other.filename)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,8 @@ class Retention:
     first; a new one that only equals the worst kept is taken where ``greater_or_equal`` says so.
 
     Two checkpoints that stay never share a file: where a new one's name is that of another that stays, it gets
-    ``-2``, ``-3``, … before the ending. A checkpoint of the same known step and the same score is the same one, saved
-    again: it takes its own place.
+    ``-2``, ``-3``, … before the ending. A checkpoint of the same known step, name and score is the same one,
+    saved again: it takes its own place.
 
     Args:
         n_saved: how many stay, at least 1; None keeps all.
@@ -133,11 +135,22 @@ def _rank(item: Saved) -> tuple[bool, float]:
 
 def _free_name(filename: str, taken: Collection[str]) -> str:
     """``filename``, or where that is taken the same with a number before its ending."""
-    path = Path(filename)
-    ending = "" if path.suffix[1:].isdigit() else path.suffix  # the decimals of a score are no ending
-    start = filename.removesuffix(ending)
+    start, ending = _parts(filename)
     number, free = 1, filename
     while free in taken:
         number += 1
         free = f"{start}-{number}{ending}"
     return free
+
+
+def _is_named_like(filename: str, wanted: str) -> bool:
+    """Whether ``filename`` is what :func:`_free_name` may have made of ``wanted``."""
+    start, ending = _parts(wanted)
+    return filename == wanted or re.fullmatch(re.escape(start) + r"-\d+" + re.escape(ending), filename) is not None
+
+
+def _parts(filename: str) -> tuple[str, str]:
+    ending = Path(filename).suffix
+    if ending[1:].isdigit():  # the decimals of a score are no ending
+        ending = ""
+    return filename.removesuffix(ending), ending

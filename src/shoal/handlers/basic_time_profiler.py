@@ -35,7 +35,7 @@ _ENDS = (Events.COMPLETED, Events.INTERRUPT, Events.EXCEPTION_RAISED)
 class BasicTimeProfiler:
     """Measures how long drawing the batches, the process function, and the handlers of each event take.
 
-    It costs some microseconds an iteration and a fixed amount of memory, however long the run is: what it keeps beside
+    It costs some ten microseconds an iteration and a fixed amount of memory, however long the run is: what it keeps beside
     the statistics are 10,000 rows, each of one iteration and, in a longer run, of two, four, … in a row. (Ignite keeps
     every iteration's times, and needs pandas to write them.) Handlers that are attached later, and metrics, are seen
     too.

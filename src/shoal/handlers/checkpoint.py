@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -55,7 +56,7 @@ class Checkpoint:
 
     Two checkpoints that are kept never share a file. Where the name of another would be taken, as by scores that agree
     to four decimals in a name without a step, ``-2``, ``-3``, … is put before the ending. (In Ignite one file is lost.)
-    A checkpoint of the same step and the same score is saved once, the newer in the older's place.
+    A checkpoint of the same step, name and score is kept once, the newer in the older's place.
 
     Without a score every call saves, and the file saved longest ago goes first. With one, NaN is worse than any
     number, and of equal scores the older goes first.
@@ -182,8 +183,6 @@ class Checkpoint:
         score = self._score(engine)
         # An evaluator's own count doesn't tell where the training is.
         same_step = step if score is None or self._global_step_transform is not None else None
-        if self._manager.would_save(score=score, same_step=same_step):
-            self._gather_spread_states(engine)
         shows_step = self._global_step_transform is not None or score is None or self._has_own_pattern
         saved = self._manager.save(
             self._collect,
@@ -192,6 +191,7 @@ class Checkpoint:
             filename_step=step if shows_step else None,
             same_step=same_step,
             name=self._name,
+            prepare=partial(self._gather_spread_states, engine),
         )
         self.seconds += time.perf_counter() - started
         if not engine.has_registered_events(self.SAVED_CHECKPOINT):
