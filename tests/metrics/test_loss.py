@@ -77,6 +77,12 @@ def test_a_loss_with_a_dimension_is_refused_with_the_shapes():
         metric.update(torch.zeros(4))
 
 
+def test_an_error_of_the_loss_function_tells_the_shapes():
+    with pytest.raises(RuntimeError) as caught:
+        Loss(mse_loss).update((torch.zeros(4, 3), torch.zeros(4, 2)))
+    assert caught.value.__notes__ == ["Loss was given y_pred of shape (4, 3) and y of shape (4, 2)."]
+
+
 def test_half_precision_losses_are_added_up_in_double():
     metric = Loss(mse_loss)
     for _ in range(5000):

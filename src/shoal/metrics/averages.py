@@ -166,16 +166,15 @@ class Average(VariableAccumulation):
                     f"{type(self).__name__} was given a pair of {_shape_of(value)} and {_shape_of(weight)} and takes "
                     "one example, of one dimension at most, and its weight, without dimensions"
                 )
-        if not isinstance(value, torch.Tensor) and not isinstance(weight, torch.Tensor):
-            if weight:
-                self._accumulate(float(value) * weight, weight)
-            return
-        beside = value if isinstance(value, torch.Tensor) else weight
-        value = self._prepared(torch.as_tensor(value, device=beside.device), as_real=True)
-        weight = torch.as_tensor(weight, device=beside.device).detach().to(value.device)
-        # The mean over nothing is NaN, which would spoil the sum.
-        weighted = torch.where(weight != 0, value * weight, torch.zeros_like(value))
-        self._accumulate(weighted, weight)
+        if isinstance(value, torch.Tensor):
+            value = self._prepared(value, as_real=True)
+        if isinstance(weight, torch.Tensor):
+            weight = weight.detach().to(value.device if isinstance(value, torch.Tensor) else weight.device)
+            weighted = self._prepared(value * weight, as_real=True)
+            # The mean over nothing is NaN, which would spoil the sum.
+            self._accumulate(torch.where(weight != 0, weighted, torch.zeros_like(weighted)), weight)
+        elif weight:
+            self._accumulate(value * float(weight), weight)
 
 
 class GeometricAverage(VariableAccumulation):

@@ -62,7 +62,7 @@ class Metric(Operators, ABC):
 
     A subclass writes ``reset``, ``update``, ``state`` and ``compute_from``, ``load_state`` so that its samples survive
     a checkpoint, and ``merge`` where summing isn't right. The value is then exact at every world size: ranks may have
-    seen unequal numbers of samples, or none.
+    seen unequal numbers of samples, or none. ``shoal.testing.check_metric`` checks that.
 
     Arithmetic gives further metrics: ``1 - accuracy``, ``(precision * recall).mean()``, ``recall[0]``. They share the
     samples of those that they are made of (see ``MetricsLambda``).

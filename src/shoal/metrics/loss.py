@@ -72,7 +72,11 @@ class Loss(Ratio):
         count = self._batch_size(y)
         if isinstance(count, int) and count == 0:
             return
-        loss = self._loss_fn(y_pred, y, **(rest[0] if rest else {}))
+        try:
+            loss = self._loss_fn(y_pred, y, **(rest[0] if rest else {}))
+        except Exception as error:
+            error.add_note(f"Loss was given y_pred of {_shape_of(y_pred)} and y of {_shape_of(y)}.")
+            raise
         if not isinstance(loss, torch.Tensor) or loss.dim() > 0:
             raise UsageError(
                 f"the loss function of Loss returned {_shape_of(loss)} for predictions of {_shape_of(y_pred)} and "
