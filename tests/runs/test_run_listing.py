@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,18 @@ import pytest
 from shoal import checkpoint
 from shoal.cli import main as cli
 from shoal.cli import runs as command
-from shoal.runs import Plan, RunState, find_runs, lock_run, summarize, write_state
+from shoal.runs import (
+    ClassifiedImages,
+    Plan,
+    RunState,
+    find_runs,
+    lock_run,
+    read_predictions,
+    summarize,
+    trim_run,
+    write_predictions,
+    write_state,
+)
 
 PLAN = Plan(title="resnet18 on digits, 1 process", command="shoal train cifar10", num_epochs=4, steps_per_epoch=5)
 START = 1_700_000_000  # 2023-11-14T22:13:20+0000
@@ -155,9 +167,24 @@ def test_broken_files_of_a_run_hide_no_run(tmp_path: Path) -> None:
     run = make_run(tmp_path, "20250102-000000")
     for name in ("state.json", "environment.json"):
         (run / name).write_text('{"sta', encoding="utf-8")
-    (run / "metrics.jsonl").write_bytes(b'{"step": 5, "val/accuracy": 0.5, "val/epoch": 1}\n[1]\n{"step": 6, "va\xff')
+    odd = b'{"step": 6, "val/accuracy": "many", "val/epoch": "NaN", "time": "late"}\n[1]\n{"step": 6, "va\xff'
+    (run / "metrics.jsonl").write_bytes(b'{"step": 5, "val/accuracy": 0.5, "val/epoch": 1}\n' + odd)
     summary = summarize(run)
     assert (summary.best, summary.started, summary.duration_s) == (0.5, None, None)
+    state = {"state": '"><script>', "plan": asdict(PLAN), "step": 1, "reason": ""}
+    (run / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    assert summarize(run).state == "killed"  # not a word of ours
+
+
+def test_going_on_from_an_older_step_takes_back_what_later_ones_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "20250102-000000", scores=(0.25, 0.75))
+    found = ClassifiedImages(step=10, epoch=2, score=0.75, classes=("a",), confusion=((1,),), most_wrong=())
+    write_predictions(run, found)
+    trim_run(run, 10)
+    assert read_predictions(run) == found
+    trim_run(run, 9)
+    assert read_predictions(run) is None
+    assert summarize(run).best == 0.25
 
 
 def test_looking_at_a_run_does_not_take_it_from_who_starts_it(tmp_path: Path) -> None:

@@ -44,8 +44,10 @@ class Phases:
     def aside(self, name: str) -> Iterator[None]:
         """Work of the phase ``name``; one inside another counts for the inner one alone."""
         self.begin(name)
-        yield
-        self.end()
+        try:
+            yield
+        finally:
+            self.end()
 
     def timed(self, name: str, handler: Callable[[Engine], Any]) -> Callable[[Engine], None]:
         """``handler`` as one that counts for the phase ``name``."""

@@ -119,6 +119,8 @@ def _notes_on(summary: RunSummary, records: Records) -> list[str]:
     notes = []
     if summary.state == "running":
         notes.append("The run was still going on when this page was written.")
+    if summary.state == "stopped" and summary.reason:
+        notes.append(f"The run was stopped ({summary.reason}).")
     if summary.state == "failed" and summary.reason:
         notes.append(f"The run ended with an error: {summary.reason}")
     if summary.state == "killed":
@@ -147,6 +149,6 @@ def _steps_per_epoch(folder: Path, records: Records) -> float | None:
     for row in reversed(records.rows):  # an evaluation at the end of an epoch
         for of in ("val", "train"):
             epoch = row.get(f"{of}/epoch")
-            if epoch and row["step"] % epoch == 0:
+            if isinstance(epoch, int | float) and epoch > 0 and row["step"] % epoch == 0:
                 return float(row["step"] / epoch)
     return None

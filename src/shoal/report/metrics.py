@@ -90,8 +90,9 @@ def _of_one(run: ReportedRun, metric: str, names: Sequence[str]) -> Chart:
             legend.append(Legend(of, color, (len(traces),)))
             said.append(_in_words(of, run.axis_title, places, values))
         traces += added
+    axis = _value_axis(metric, all_values)
     return Chart(
-        title=_title(metric),
+        title=f"{_title(metric)} (logarithmic)" if "type" in axis else _title(metric),
         description=f"{_title(metric)} over {run.axis_title.lower()}s. {' '.join(said)}",
         traces=traces,
         layout={
@@ -133,12 +134,14 @@ def _of_several(runs: Sequence[tuple[str, ReportedRun]], metric: str) -> Chart:
             said.append(_in_words(f"Run {letter}, {of.lower()}", run.axis_title, places, values))
         if len(traces) > first:
             legend.append(Legend(f"Run {letter}", color, tuple(range(first, len(traces)))))
-    dotted_too = any(trace["line"].get("dash") for trace in traces)
+    value_axis = _value_axis(metric, all_values)
+    told = ["logarithmic"] * ("type" in value_axis)
+    told += ["dotted: training"] * any(trace["line"].get("dash") for trace in traces)
     return Chart(
-        title=_title(metric) + (" (validation; dotted: training)" if dotted_too else ""),
+        title=_title(metric) + (f" ({', '.join(told)})" if told else ""),
         description=f"{_title(metric)} of the runs. {' '.join(said)}",
         traces=traces,
-        layout={"xaxis": {"title": {"text": axis}, "rangemode": "tozero"}, "yaxis": _value_axis(metric, all_values)},
+        layout={"xaxis": {"title": {"text": axis}, "rangemode": "tozero"}, "yaxis": value_axis},
         legend=tuple(legend),
     )
 
@@ -179,7 +182,7 @@ def _value_axis(metric: str, values: Sequence[float]) -> dict[str, Any]:
         return {"range": [0, 1.03]}
     positive = [value for value in finite if value > 0]
     if "loss" in metric.lower() and positive and positive[-1] > _OUTLIER * positive[len(positive) // 2]:
-        return {"type": "log", "title": {"text": "logarithmic"}} | _log_ticks(positive[0], positive[-1])
+        return {"type": "log"} | _log_ticks(positive[0], positive[-1])
     return {"rangemode": "tozero"} if finite and finite[0] >= 0 else {}
 
 

@@ -80,7 +80,7 @@ def _tiles(run: ReportedRun) -> str:
         shown.append(("Images per second", number(round(speed)), "in training, median"))
     if run.sessions:
         last = run.sessions[-1]
-        processes = int(last.get("world_size", 1))
-        small = f"{processes} processes, {last.get('backend')}" if processes > 1 else "1 process"
+        processes = last.get("world_size", 1)
+        small = "1 process" if processes == 1 else f"{processes} processes, {last.get('backend')}"
         shown.append(("Device", str(last.get("device", "–")), small))
     return tiles(shown)

@@ -16,10 +16,17 @@ from shoal.runs.folder import (
     write_config,
     write_environment,
 )
-from shoal.runs.predictions import ClassifiedImages, WrongImage, png_base64, read_predictions, write_predictions
-from shoal.runs.records import Records, read_records, trim_metrics
+from shoal.runs.predictions import (
+    ClassifiedImages,
+    WrongImage,
+    png_base64,
+    read_predictions,
+    write_predictions,
+)
+from shoal.runs.records import Records, read_records
 from shoal.runs.state import Plan, RunState, Word, read_state, write_state
 from shoal.runs.summary import RunSummary, format_duration, read_sessions, summarize
+from shoal.runs.trim import trim_metrics, trim_run
 
 __all__ = [
     "CONFIG_FILE",
@@ -50,6 +57,7 @@ __all__ = [
     "read_state",
     "summarize",
     "trim_metrics",
+    "trim_run",
     "write_config",
     "write_environment",
     "write_predictions",

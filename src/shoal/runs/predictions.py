@@ -75,7 +75,7 @@ def read_predictions(folder: Path) -> ClassifiedImages | None:
         content: dict[str, Any] = json.loads((folder / PREDICTIONS_FILE).read_text(encoding="utf-8"))
         classes = tuple(map(str, content["classes"]))
         confusion = tuple(tuple(map(int, row)) for row in content["confusion"])
-        wrong = tuple(WrongImage(**image) for image in content["most_wrong"])
+        wrong = tuple(_wrong_image(image) for image in content["most_wrong"])
         _check(classes, confusion, wrong)
         return ClassifiedImages(
             step=int(content["step"]),
@@ -96,6 +96,19 @@ def png_base64(image: npt.NDArray[np.uint8]) -> str:
     content = io.BytesIO()
     Image.fromarray(image).save(content, format="PNG")
     return base64.b64encode(content.getvalue()).decode("ascii")
+
+
+def _wrong_image(content: dict[str, Any]) -> WrongImage:
+    probabilities = (content[name] for name in ("probability", "label_probability"))
+    probability, label_probability = (None if value is None else float(value) for value in probabilities)
+    return WrongImage(
+        index=int(content["index"]),
+        label=int(content["label"]),
+        predicted=int(content["predicted"]),
+        probability=probability,
+        label_probability=label_probability,
+        png=str(content["png"]),
+    )
 
 
 def _check(classes: Sequence[str], confusion: Sequence[Sequence[int]], wrong: Sequence[WrongImage]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from shoal.runs.folder import METRICS_FILE
 
-__all__ = ["Records", "read_records", "trim_metrics"]
+__all__ = ["Records", "read_records"]
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -27,10 +27,6 @@ class Records:
 
     rows: list[dict[str, Any]]
     num_cut: int = 0
-
-    def series(self, name: str) -> list[tuple[int, float]]:
-        """``(step, value)`` of the records that have ``name``, in order."""
-        return [(row["step"], row[name]) for row in self.rows if name in row]
 
 
 def read_records(folder: Path) -> Records:
@@ -55,21 +51,3 @@ def _parse(lines: Iterable[str]) -> Records:
         if isinstance(record.get("step"), int):
             rows.append({key: _NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in record.items()})
     return Records(rows, num_cut)
-
-
-def trim_metrics(folder: Path, last_step: int) -> None:
-    """Take out the records of steps after ``last_step``: the run that goes on from there makes them again."""
-    from shoal.checkpoint import atomic_write_text
-
-    path = folder / METRICS_FILE
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            step = json.loads(line).get("step", 0)
-        except json.JSONDecodeError:  # the line that a killed run was writing
-            continue
-        if step <= last_step:
-            kept.append(line + "\n")
-    atomic_write_text(path, "".join(kept))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shoal.runs.folder import STATE_FILE
 
@@ -62,9 +62,18 @@ def read_state(folder: Path) -> RunState | None:
     """The content of ``state.json``; None where there is none, as in runs of older versions, or it cannot be read."""
     try:
         content: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        plan, state = content["plan"], content["state"]
+        if state not in get_args(Word):
+            raise ValueError(state)
         return RunState(
-            state=content["state"],
-            plan=Plan(**content["plan"]),
+            state=state,
+            plan=Plan(
+                title=str(plan["title"]),
+                command=str(plan["command"]),
+                num_epochs=int(plan["num_epochs"]),
+                steps_per_epoch=max(1, int(plan["steps_per_epoch"])),
+                score=str(plan["score"]),
+            ),
             step=int(content["step"]),
             reason=str(content["reason"]),
         )

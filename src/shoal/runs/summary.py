@@ -69,9 +69,7 @@ def summarize(folder: Path, records: Records | None = None) -> RunSummary:
     rows = _rows(folder) if records is None else records.rows
     known = read_state(folder)
     score = known.plan.score if known else _OLD_SCORE
-    scores = [
-        (float(row[score]), -_epoch_of(row, score)) for row in rows if score in row and not math.isnan(row[score])
-    ]
+    scores = [(value, -_epoch_of(row, score)) for row in rows if (value := _number(row.get(score))) is not None]
     best, negative_epoch = max(scores, default=(None, 0))  # of equal ones the first
     num_epochs = known.plan.num_epochs if known else _number_in_config(folder, "num_epochs")
     epoch = _epochs_done(rows, known)
@@ -119,7 +117,12 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _epoch_of(row: dict[str, Any], score: str) -> int:
-    return int(row.get(f"{score.rpartition('/')[0]}/epoch", 0))
+    epoch = _number(row.get(f"{score.rpartition('/')[0]}/epoch"))
+    return int(epoch) if epoch is not None and math.isfinite(epoch) else 0
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not math.isnan(value) else None
 
 
 def _epochs_done(rows: list[dict[str, Any]], known: RunState | None) -> float | None:
@@ -128,8 +131,8 @@ def _epochs_done(rows: list[dict[str, Any]], known: RunState | None) -> float | 
         return max(last, known.step) / known.plan.steps_per_epoch
     for row in reversed(rows):  # an old run: each evaluation tells the epoch
         for of in ("val", "train"):
-            if row.get(f"{of}/epoch"):
-                return last * row[f"{of}/epoch"] / row["step"] if row["step"] else None
+            if epoch := _epoch_of(row, f"{of}/epoch"):
+                return last * epoch / row["step"] if row["step"] else None
     return None
 
 
@@ -164,7 +167,7 @@ def _duration(sessions: list[dict[str, Any]], rows: list[dict[str, Any]], *, run
     starts = [moment for session in sessions if (moment := _moment(session)) is not None]
     if not starts:
         return None
-    times = [float(row["time"]) for row in rows if "time" in row]
+    times = [moment for row in rows if (moment := _number(row.get("time"))) is not None]
     total = 0.0
     for start, end in zip(starts, [*starts[1:], math.inf], strict=True):
         if running and end == math.inf:

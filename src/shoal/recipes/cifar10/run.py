@@ -26,7 +26,6 @@ from shoal.report import write_report
 from shoal.runs import (
     CONFIG_FILE,
     METRICS_FILE,
-    PREDICTIONS_FILE,
     REPORT_FILE,
     Plan,
     RunState,
@@ -35,7 +34,7 @@ from shoal.runs import (
     new_run_folder,
     read_predictions,
     read_records,
-    trim_metrics,
+    trim_run,
     write_config,
     write_environment,
     write_predictions,
@@ -47,6 +46,7 @@ __all__ = ["Run"]
 
 _log = logging.getLogger("CIFAR10-Training")
 _REASON_CHARS = 300
+_AT_ONCE = "at once, without saving the steps after the last checkpoint"
 
 
 class Run:
@@ -128,8 +128,10 @@ class Run:
         self._open.close()
         if error is None:  # then finish() has the last word
             return
+        word: Word = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        reason = _AT_ONCE if word == "stopped" else " ".join(f"{type(error).__name__}: {error}".split())
         try:
-            self._say("failed", " ".join(f"{type(error).__name__}: {error}".split())[:_REASON_CHARS])
+            self._say(word, reason[:_REASON_CHARS])
         except OSError as unsaid:  # a full disk, say: the first error is the one to tell
             _log.warning("How the run %s ended could not be written down: %s", self.folder, unsaid)
         self._release()
@@ -172,10 +174,7 @@ class Run:
     def go_on_from(self, step: int) -> None:
         """Take back what is written down of later steps: they come again."""
         if idist.get_rank() == 0:
-            trim_metrics(self.folder, step)
-            found = read_predictions(self.folder)
-            if found is None or found.step > step:
-                (self.folder / PREDICTIONS_FILE).unlink(missing_ok=True)
+            trim_run(self.folder, step)
 
     def show_start(self, step: int) -> None:
         """The steps after ``step`` begin now."""
