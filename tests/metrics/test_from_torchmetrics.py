@@ -250,6 +250,22 @@ def test_outputs_are_handed_over_as_pairs_by_name_or_alone():
     assert alone.compute() == 3.0
 
 
+def test_metrics_within_metrics_are_merged_each():
+    def tasks():
+        errors = tm.MetricCollection([tm.MeanSquaredError()], prefix="b/")
+        return from_torchmetrics(wrappers.MultitaskWrapper({"a": tm.SpearmanCorrCoef(), "b": errors}))
+
+    preds, target = numbers(6)
+    ranks = [tasks(), tasks(), tasks()]
+    for rank, own in ((0, slice(0, 1)), (2, slice(1, 6))):
+        shared = preds[own].clone()
+        ranks[rank].take(({"a": shared, "b": preds[own]}, {"a": target[own], "b": target[own]}))
+        shared.zero_()  # what the caller fills anew is not kept
+    found = ranks[0].compute_from(ranks[0].merge([metric.state() for metric in ranks]))
+    assert found["a"] == pytest.approx(own_value(tm.SpearmanCorrCoef, (preds, target)), abs=1e-6)
+    assert found["b"] == {"b/MeanSquaredError": pytest.approx(float((preds - target).square().mean()))}
+
+
 def test_computing_leaves_the_metric_as_it_was():
     metric = from_torchmetrics(tm.PearsonCorrCoef())
     metric.update(numbers())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +58,10 @@ class TorchMetric(Metric):
         """Take one batch: a tuple or list of the arguments of the metric's ``update``, or its one argument."""
         by_name = output.arguments if isinstance(output, _ByName) else {}
         args = () if by_name else tuple(output) if isinstance(output, tuple | list) else (output,)
-        tensors = [arg for arg in (*args, *by_name.values()) if isinstance(arg, torch.Tensor)]
-        if any(tensor.dim() and len(tensor) == 0 for tensor in tensors):
+        given = (*args, *by_name.values())
+        if any(isinstance(arg, torch.Tensor) and arg.dim() and len(arg) == 0 for arg in given):
             return
+        tensors = list(_tensors_in(given))
         self._follow(tensors)
         with states.copying(self._holders, tensors):
             self.metric.update(*args, **by_name)
@@ -91,9 +92,9 @@ class TorchMetric(Metric):
         try:
             with torch.no_grad(), states.with_states(self._holders, state):
                 return _plain(self.metric.compute())
-        except AttributeError as error:
+        except (AttributeError, AssertionError) as error:
             raise UsageError(
-                f"{type(self.metric).__name__} could not be computed ({error}); if this rank has seen no sample, the "
+                f"{type(self.metric).__name__} could not be computed ({error!r}); if this rank has seen no sample, the "
                 "metric sets attributes in its update besides its registered states: give every rank a sample"
             ) from error
 
@@ -124,6 +125,14 @@ class _ByName:
     """Arguments of an update by name."""
 
     arguments: dict[str, Any]
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | tuple | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors_in(item)
 
 
 def _is_on(device: torch.device, wanted: torch.device) -> bool:
