@@ -88,7 +88,7 @@ def test_an_event_tells_of_each_save(tmp_path):
     assert seen == ["m_acc=0.5000.pt", "m_acc=0.6000.pt"]
     other = _engine()
     Checkpoint({"m": nn.Linear(1, 1)}, tmp_path)(other)
-    assert other.has_registered_events(CheckpointEvents.SAVED_CHECKPOINT)
+    assert not other.has_registered_events(CheckpointEvents.SAVED_CHECKPOINT)
 
 
 def test_files_are_reloaded_by_the_parts_of_their_names(tmp_path):

@@ -35,10 +35,10 @@ _ENDS = (Events.COMPLETED, Events.INTERRUPT, Events.EXCEPTION_RAISED)
 class BasicTimeProfiler:
     """Measures how long drawing the batches, the process function, and the handlers of each event take.
 
-    It costs some ten microseconds an iteration and a fixed amount of memory, however long the run is: what it keeps beside
-    the statistics are 10,000 rows, each of one iteration and, in a longer run, of two, four, … in a row. (Ignite keeps
-    every iteration's times, and needs pandas to write them.) Handlers that are attached later, and metrics, are seen
-    too.
+    It costs some ten microseconds an iteration and a fixed amount of memory, however long the run is: what it keeps
+    beside the statistics are 10,000 rows, each of one iteration and, in a longer run, of two, four, … in a row. (Ignite
+    keeps every iteration's times, and needs pandas to write them.) Handlers that are attached later, and metrics, are
+    seen too.
 
     It never waits for a device unless asked: where work is handed to a GPU, the time that the process function takes is
     that of handing it over, and what is seen is the process that waits for it, often a handler that reads a value.

@@ -31,9 +31,10 @@ _OUT_OF_TURN = (Events.EXCEPTION_RAISED, Events.INTERRUPT, Events.TERMINATE, Eve
 
 
 class CheckpointEvents(EventEnum):
-    """Fired by :class:`Checkpoint` in the engine that it is attached to.
+    """Fired by :class:`Checkpoint` in the engine that it is attached to, if that engine knows them.
 
-    The engine knows them from the first call of the handler on, or from ``engine.register_events(*CheckpointEvents)``.
+    It does after ``engine.register_events(*CheckpointEvents)``. (In Ignite the first save registers them; here it would
+    become a part of the engine's state in its middle.)
     """
 
     SAVED_CHECKPOINT = "saved_checkpoint"
@@ -61,7 +62,8 @@ class Checkpoint:
     Without a score every call saves, and the file saved longest ago goes first. With one, NaN is worse than any
     number, and of equal scores the older goes first.
 
-    After each save the engine fires ``Checkpoint.SAVED_CHECKPOINT``, on all ranks that have the handler.
+    After each save an engine that knows ``CheckpointEvents`` fires ``Checkpoint.SAVED_CHECKPOINT``, on all ranks that
+    have the handler.
 
     Args:
         to_save: objects with ``state_dict()`` and ``load_state_dict()``, by name. An engine is held weakly.
@@ -194,9 +196,7 @@ class Checkpoint:
             prepare=partial(self._gather_spread_states, engine),
         )
         self.seconds += time.perf_counter() - started
-        if not engine.has_registered_events(self.SAVED_CHECKPOINT):
-            engine.register_events(*CheckpointEvents)
-        if saved is not None:
+        if saved is not None and engine.has_registered_events(self.SAVED_CHECKPOINT):
             engine.fire_event(self.SAVED_CHECKPOINT)
 
     def state_dict(self) -> dict[str, Any]:
