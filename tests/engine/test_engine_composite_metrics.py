@@ -164,8 +164,10 @@ def test_a_metric_may_see_some_iterations_only():
         Average().attach(engine, "late", BatchFiltered(after=1))
 
     assert run(attach) == {"odd": 3.5, "second": 2.0, "late": 4.0}
+    engine, metric = passing(), Average()
     with pytest.raises(UsageError, match="every=0"):
-        Average().attach(passing(), "none", BatchFiltered(every=0))
+        metric.attach(engine, "none", BatchFiltered(every=0))
+    assert not metric.is_attached(engine)
 
 
 def test_detaching_one_leaves_the_others_fed():
@@ -178,6 +180,8 @@ def test_detaching_one_leaves_the_others_fed():
     metric.detach(engine)
     with pytest.raises(UsageError, match="not attached with usage='epoch_wise'"):
         metric.detach(engine, "epoch_wise")
+    with pytest.raises(UsageError, match="a metric was asked for with usage='epochs'"):
+        metric.detach(engine, "epochs")
     assert engine.run([1.0, 2.0]).metrics == {"twice": 3.0}
     twice.detach(engine)
     engine.run([5.0, 6.0])
@@ -207,6 +211,23 @@ def test_values_that_are_dicts_lie_flat_beside_their_name_but_hide_no_other():
     assert run(attach) == {"pair": {"mean": 30.0, "tensor": 3.0}, "mean": 3.0, "tensor": 3.0}
     with pytest.raises(UsageError, match=r"'pair' has values named \['pair'\]"):
         run(lambda engine: MetricsLambda(lambda mean: {"pair": mean}, Average()).attach(engine, "pair"))
+
+
+def test_a_group_of_this_ranks_own_averages_lies_flat_after_each_iteration():
+    shown = []
+
+    def attach(engine):
+        MetricGroup({"one": RunningAverage(alpha=0.5), "two": RunningAverage(alpha=1.0)}).attach(engine, "group")
+        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda e: shown.append(dict(e.state.metrics)))
+
+    run(attach, data=[1.0, 3.0])
+    assert shown[1] == {"group": {"one": 2.0, "two": 1.0}, "one": 2.0, "two": 1.0}
+
+
+def test_an_error_of_a_function_tells_which_metric_it_was():
+    with pytest.raises(TypeError) as caught:
+        run(lambda engine: (Average() + "x").attach(engine, "sum"))
+    assert "It was the metric 'sum' that was computed." in caught.value.__notes__
 
 
 def test_values_of_an_earlier_run_are_taken_out_those_of_dicts_too():

@@ -85,6 +85,16 @@ def test_signs_products_indices_and_methods_apply_to_the_value():
     assert MetricsLambda(lambda value: {"half": value / 2}, of(4.0))["half"].compute() == 2.0
 
 
+def test_a_division_of_numbers_by_zero_gives_what_one_of_tensors_gives():
+    zero, one = of(0.0), of(1)
+    assert (one / zero).compute() == math.inf
+    assert (-one / zero).compute() == -math.inf
+    for result in (2 * zero * zero / (zero + zero), one % zero, zero // zero):
+        assert math.isnan(result.compute())
+    assert (zero**-1).compute() == math.inf
+    assert (of(10.0) ** 1000).compute() == math.inf
+
+
 def test_a_name_that_no_value_has_is_found_at_once():
     with pytest.raises(AttributeError, match="'Last' object has no attribute 'udpate'"):
         of(1.0).udpate(3)

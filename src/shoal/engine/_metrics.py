@@ -76,6 +76,8 @@ class MetricTable:
                 "choose another name or detach that one first"
             )
         link = _Link(name, metric, usage_of(usage or metric.default_usage, name))
+        if isinstance(link.usage, BatchFiltered):
+            Events.ITERATION_COMPLETED(**link.usage.filters)  # raises where they are none
         self._put({**self._links, name: link})
 
     def detach(self, metric: Metric, usage: UsageLike | None = None) -> None:
@@ -94,7 +96,7 @@ class MetricTable:
         """What to call after each iteration."""
         calls = [_taking(feed) for feed in self._feeds]
         each = [link for link in self._links.values() if link.usage.publish == "iteration"]
-        calls.extend(_showing(link) for link in each if not link.metric.merges)
+        calls.extend(self._showing(link) for link in each if not link.metric.merges)
         if any(link.metric.merges for link in each):
             calls.append(lambda engine: self.publish(engine.state, "iteration", lenient=True))
         return tuple(calls)
@@ -180,21 +182,40 @@ class MetricTable:
             if lenient:
                 return
             raise NotComputableError(f"the metric {link.name!r}: {error}") from error
+        except Exception as error:
+            error.add_note(f"It was the metric {link.name!r} that was computed.")
+            raise
         link.metric.shown(value)
-        value = _plain(value)
+        self._enter(state, link.name, _plain(value))
+
+    def _showing(self, link: _Link) -> Call:
+        """Shows this rank's value after each iteration; nothing is exchanged, and nothing waits for the device."""
+        name, peek, enter = link.name, link.metric.peek, self._enter
+
+        def show(engine: Engine) -> None:
+            value = peek()
+            if value.__class__ is dict:
+                enter(engine.state, name, value)
+            elif value is not None:
+                engine.state.metrics[name] = value
+
+        return show
+
+    def _enter(self, state: State, name: str, value: Any) -> None:
+        """Put a value into ``state.metrics``; the items of one that is a mapping also under their own keys."""
         if isinstance(value, Mapping):
-            if link.name in value:
+            if name in value:
                 raise UsageError(
-                    f"the metric {link.name!r} has values named {list(value)}, one of them as itself; attach it under "
+                    f"the metric {name!r} has values named {list(value)}, one of them as itself; attach it under "
                     "another name"
                 )
             flat = {key: item for key, item in value.items() if key not in self._links}
             state.metrics.update(flat)
             self._flat.update(flat)
-        state.metrics[link.name] = value
+        state.metrics[name] = value
 
     def _names_of(self, metric: Metric, usage: UsageLike | None) -> list[str]:
-        asked = None if usage is None else usage_of(usage, "")
+        asked = None if usage is None else usage_of(usage)
         return [n for n, link in self._links.items() if link.metric is metric and asked in (None, link.usage)]
 
     def _put(self, links: dict[str, _Link]) -> None:
@@ -272,15 +293,3 @@ def _taking(feed: _Feed) -> Call:
         take(engine.state.output)
 
     return take_anew
-
-
-def _showing(link: _Link) -> Call:
-    """Shows this rank's value after each iteration; nothing is exchanged, and nothing waits for the device."""
-    name, peek = link.name, link.metric.peek
-
-    def show(engine: Engine) -> None:
-        value = peek()
-        if value is not None:
-            engine.state.metrics[name] = value
-
-    return show

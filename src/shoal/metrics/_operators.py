@@ -18,7 +18,8 @@ class Operators:
     """Operators on values that are known later; each gives a ``MetricsLambda``.
 
     The other side is a metric, a number, or a tensor or array that fits the value. An index and a method of tensors
-    apply to the value: ``recall[0]``, ``precision.mean()``. There are no comparisons: metrics compare, and hash, by
+    apply to the value: ``recall[0]``, ``precision.mean()``. A division of numbers by zero gives an infinity or NaN, as
+    one of tensors does. There are no comparisons: metrics compare, and hash, by
     identity.
     """
 
@@ -45,28 +46,28 @@ class Operators:
         return _later(operator.mul, other, self)
 
     def __truediv__(self, other: Any) -> MetricsLambda:
-        return _later(operator.truediv, self, other)
+        return _later(_truediv, self, other)
 
     def __rtruediv__(self, other: Any) -> MetricsLambda:
-        return _later(operator.truediv, other, self)
+        return _later(_truediv, other, self)
 
     def __floordiv__(self, other: Any) -> MetricsLambda:
-        return _later(operator.floordiv, self, other)
+        return _later(_floordiv, self, other)
 
     def __rfloordiv__(self, other: Any) -> MetricsLambda:
-        return _later(operator.floordiv, other, self)
+        return _later(_floordiv, other, self)
 
     def __mod__(self, other: Any) -> MetricsLambda:
-        return _later(operator.mod, self, other)
+        return _later(_mod, self, other)
 
     def __rmod__(self, other: Any) -> MetricsLambda:
-        return _later(operator.mod, other, self)
+        return _later(_mod, other, self)
 
     def __pow__(self, other: Any) -> MetricsLambda:
-        return _later(operator.pow, self, other)
+        return _later(_pow, self, other)
 
     def __rpow__(self, other: Any) -> MetricsLambda:
-        return _later(operator.pow, other, self)
+        return _later(_pow, other, self)
 
     def __matmul__(self, other: Any) -> MetricsLambda:
         return _later(operator.matmul, self, other)
@@ -95,6 +96,30 @@ class Operators:
             return _later(_call_of(name), self, *args, **kwargs)
 
         return method
+
+
+def _truediv(one: Any, other: Any) -> Any:
+    return _as_tensors_do(operator.truediv, one, other)
+
+
+def _floordiv(one: Any, other: Any) -> Any:
+    return _as_tensors_do(operator.floordiv, one, other)
+
+
+def _mod(one: Any, other: Any) -> Any:
+    return _as_tensors_do(operator.mod, one, other)
+
+
+def _pow(one: Any, other: Any) -> Any:
+    return _as_tensors_do(operator.pow, one, other)
+
+
+def _as_tensors_do(operation: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    """Of numbers too, what is too large or divided by zero is an infinity or NaN: it must not end a training."""
+    try:
+        return operation(one, other)
+    except (ZeroDivisionError, OverflowError):
+        return operation(torch.tensor(float(one), dtype=torch.float64), float(other)).item()
 
 
 def _later(function: Callable[..., Any], *args: Any, **kwargs: Any) -> MetricsLambda:

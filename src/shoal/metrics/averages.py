@@ -113,7 +113,7 @@ class Average(VariableAccumulation):
     The perplexity of a language model, exact however unequally tokens are spread over batches and ranks::
 
         loss = Average(output_transform=lambda out: (out["loss"], out["num_tokens"]))  # of a batch's mean
-        perplexity = MetricsLambda(math.exp, loss)
+        perplexity = loss.exp()
 
     or from the sums that each iteration gives::
 

@@ -115,8 +115,8 @@ USAGES: dict[str, type[MetricUsage]] = {
 UsageLike: TypeAlias = str | MetricUsage | type[MetricUsage]
 
 
-def usage_of(given: UsageLike, name: str) -> MetricUsage:
-    """The usage that a name, a class or an object stands for; ``name`` is the metric's, for the error.
+def usage_of(given: UsageLike, name: str = "") -> MetricUsage:
+    """The usage that a name, a class or an object stands for; ``name`` is the metric's, where one is attached.
 
     Raises:
         UsageError: it stands for none.
@@ -127,7 +127,8 @@ def usage_of(given: UsageLike, name: str) -> MetricUsage:
     if isinstance(chosen, type) and issubclass(chosen, MetricUsage) and chosen is not MetricUsage:
         return chosen()
     close = nearest(given, list(USAGES)) if isinstance(given, str) else ""
+    asked = f"the metric {name!r} was to be attached" if name else "a metric was asked for"
     raise UsageError(
-        f"the metric {name!r} was to be attached with usage={given!r}{close}; choose one of {', '.join(USAGES)}, or "
+        f"{asked} with usage={given!r}{close}; choose one of {', '.join(USAGES)}, or "
         "a class of shoal.metrics such as EpochWise"
     )
