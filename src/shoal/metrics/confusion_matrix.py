@@ -40,7 +40,7 @@ class ConfusionMatrix(Sums):
 
     The value is a tensor of shape ``(C, C)``. ``IoU``, ``mIoU``, ``DiceCoefficient``, ``JaccardIndex``,
     ``cmAccuracy``, ``cmPrecision`` and ``cmRecall`` are made from it, without being counted again. Its arguments and
-    meaning are those of Ignite's; there the averages are float32, and a matrix that was computed stays averaged.
+    meaning are those of Ignite's; there the averages are float32, and so are the counts from then on.
     """
 
     sums = ("matrix", "num_samples")

@@ -32,9 +32,8 @@ class Precision(AveragedScore):
         UsageError: there is no such average, or it is for multilabel samples and these are not.
 
     The averages are Ignite's, and ``sklearn.metrics.precision_score``'s with ``zero_division=0``. Unlike Ignite's, a
-    perfect score is exactly 1.0 (nothing is added to the divisor), values that are neither 0 nor 1 and targets out of
-    range are counted and reported when the value is computed, so that no update waits for the device, and
-    ``"weighted"`` may be computed again and again.
+    perfect score is exactly 1.0 (nothing is added to the divisor); values that are neither 0 nor 1 and targets that are
+    no class are counted and reported when the value is computed, so that no update waits for the device.
     """
 
     divisor = "predicted"
