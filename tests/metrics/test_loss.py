@@ -77,6 +77,7 @@ def test_a_loss_with_a_dimension_is_refused_with_the_shapes():
         metric.update(torch.zeros(4))
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 def test_an_error_of_the_loss_function_tells_the_shapes():
     with pytest.raises(RuntimeError) as caught:
         Loss(mse_loss).update((torch.zeros(4, 3), torch.zeros(4, 2)))

@@ -130,3 +130,6 @@ def test_samples_of_another_rank_are_left_out_and_those_of_fewer_ranks_are_said_
         average.load_state_dict({**average.state_dict(), "rank": 1, "world_size": 2})
         assert average.peek() == 3.0
         assert not caplog.text
+        group = MetricGroup({"of all": Average(), "of this rank": average})
+        group.load_state_dict({**group.state_dict(), "rank": 1, "world_size": 2})
+        assert group.peek() == {"of this rank": 3.0}

@@ -248,16 +248,17 @@ class Metric(Operators, ABC):
             )
         here = runtime.current()
         saved = (state_dict.get("rank"), state_dict.get("world_size"))
-        if self.merges and saved != (here.rank, here.world_size):
+        of_others = saved != (here.rank, here.world_size) and any(part.merges for part in parts)
+        if of_others:
             _logger.warning(
                 "%s: rank %d of %d was given the samples of rank %s of %s; %s", type(self).__name__, here.rank,
                 here.world_size, *saved, "those of other ranks are missing until it starts anew."
                 if saved[0] == here.rank else "they are left out, and it goes on without any.",
             )  # fmt: skip
-            if saved[0] != here.rank:
-                self.reset()
-                return
         for part, state in zip(parts, states, strict=True):
+            if of_others and part.merges and saved[0] != here.rank:
+                part.reset()
+                continue
             expected = part.state().keys()
             if set(state) != set(expected):
                 raise UsageError(
