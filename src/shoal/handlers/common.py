@@ -84,7 +84,7 @@ def setup_common_training_handlers(
     for index, name in enumerate(output_names or ()):
         RunningAverage(output_transform=_Part(index, name), epoch_bound=False).attach(trainer, name)
     if with_gpu_stats:
-        GpuInfo().attach(trainer, Events.ITERATION_COMPLETED(every=log_every_iters))
+        GpuInfo().attach(trainer, event_name=Events.ITERATION_COMPLETED(every=log_every_iters))
     if with_pbars:
         _attach_bars(trainer, log_every_iters if with_pbar_on_iters else None)
     if to_save is None or store is None:

@@ -14,7 +14,7 @@ __all__ = ["GpuInfo"]
 
 
 class GpuInfo:
-    """Puts ``gpu:<index> mem(%)`` and ``gpu:<index> util(%)`` into ``engine.state.metrics``.
+    """Puts ``gpu:<index> mem(%)`` and ``gpu:<index> util(%)`` of this process's GPU into ``engine.state.metrics``.
 
     Utilization needs the driver's Python library; without it a log line says so, once.
 
@@ -29,18 +29,20 @@ class GpuInfo:
         self._device = device
         self._has_utilization = True
 
-    def attach(self, engine: Engine, event_name: Any = Events.ITERATION_COMPLETED) -> None:
-        """Look at ``event_name`` of ``engine``."""
-        engine.add_event_handler(event_name, self)
+    def attach(self, engine: Engine, name: str = "gpu", event_name: Any = Events.ITERATION_COMPLETED) -> None:
+        """Look at ``event_name`` of ``engine``; the metrics' names start with ``name``."""
+        if not isinstance(name, str):
+            raise UsageError(f"asked for name={name!r} of GPU statistics; give a text, and the event as event_name")
+        engine.add_event_handler(event_name, self, name)
 
-    def __call__(self, engine: Engine) -> None:
+    def __call__(self, engine: Engine, name: str = "gpu") -> None:
         """Look now."""
         index = self._device.index or 0
         free, total = torch.cuda.mem_get_info(self._device)
-        engine.state.metrics[f"gpu:{index} mem(%)"] = round(100.0 * (total - free) / total)
+        engine.state.metrics[f"{name}:{index} mem(%)"] = round(100.0 * (total - free) / total)
         if self._has_utilization:
             try:
-                engine.state.metrics[f"gpu:{index} util(%)"] = torch.cuda.utilization(self._device)
+                engine.state.metrics[f"{name}:{index} util(%)"] = torch.cuda.utilization(self._device)
             except (ModuleNotFoundError, RuntimeError) as error:
                 self._has_utilization = False
                 engine.logger.info("GPU utilization is not shown: %s", error)
