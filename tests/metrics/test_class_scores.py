@@ -157,6 +157,14 @@ def test_a_report_names_its_classes_and_is_json_or_a_dict():
         value(ClassificationReport(labels=["a", "b"]), (SCORES, CLASSES))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64])
+def test_labels_of_any_dtype_are_compared_as_numbers(dtype):
+    scores, y = torch.eye(300)[[0, 60, 200, 255]], torch.tensor([0, 60, 200, 254]).to(dtype)
+    for metric in (Accuracy(), TopKCategoricalAccuracy(1), Recall(average="micro"), cmAccuracy(ConfusionMatrix(300))):
+        assert value(metric, (scores, y)) == 0.75
+    assert value(CohenKappa(num_classes=300), (y, y)) == value(CohenKappa(), (y, y)) == 1.0
+
+
 def test_top_k_breaks_ties_like_argmax_so_that_equal_scores_gain_nothing():
     alike = torch.zeros(4, 4), torch.tensor([0, 1, 2, 3])
     assert [value(TopKCategoricalAccuracy(k), alike) for k in (1, 2, 4)] == [0.25, 0.5, 1.0]

@@ -8,7 +8,16 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from shoal.errors import CollectiveError, UsageError
-from shoal.metrics._inputs import Kind, count_by_class, kind_of, not_binary, pair_of, predicted_classes, widened
+from shoal.metrics._inputs import (
+    Kind,
+    count_by_class,
+    kind_of,
+    no_class,
+    not_binary,
+    pair_of,
+    predicted_classes,
+    widened,
+)
 from shoal.metrics._sums import Sums
 
 __all__ = ["Average", "ClassCounts", "Scores", "ratio"]
@@ -83,9 +92,7 @@ class ClassCounts(Sums):
             self.add(spoilt=not_binary(y_pred) + not_binary(y), outside=0, binary=y.numel())
             self._add_classes((y_pred.reshape(y.shape) == 1).long(), (y == 1).long(), num_classes)
         else:
-            outside = (y < 0) | (y >= num_classes)
-            if y.is_floating_point():
-                outside |= y != y.round()
+            outside = no_class(y, num_classes)
             self.add(spoilt=0, outside=outside.sum(), binary=0)
             target = y.long()
             self._add_classes(predicted_classes(y_pred, target), torch.where(outside, num_classes, target), num_classes)

@@ -14,6 +14,7 @@ __all__ = [
     "count_by_class",
     "kind_of",
     "misfit",
+    "no_class",
     "not_binary",
     "pair_of",
     "predicted_classes",
@@ -82,6 +83,14 @@ def predicted_classes(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return classes
     lucky = scores.isnan().any(dim=1) & (classes == y)
     return torch.where(lucky, (classes + 1) % scores.shape[1], classes)
+
+
+def no_class(labels: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """Where labels are none of ``0 … num_classes - 1``: bool, of the shape of ``labels``."""
+    if labels.is_floating_point():
+        return ~((labels >= 0) & (labels < num_classes) & (labels == labels.round()))
+    wide = labels.long()  # a number that uint8 cannot hold would wrap around in a comparison
+    return (wide < 0) | (wide >= num_classes)
 
 
 def not_binary(tensor: torch.Tensor) -> torch.Tensor | int:

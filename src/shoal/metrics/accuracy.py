@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from shoal.errors import UsageError
-from shoal.metrics._inputs import Kind, kind_of, not_binary, pair_of, predicted_classes
+from shoal.metrics._inputs import Kind, kind_of, no_class, not_binary, pair_of, predicted_classes
 from shoal.metrics._ratio import Ratio
 
 __all__ = ["Accuracy"]
@@ -80,7 +80,7 @@ class Accuracy(Ratio):
             self.add(not_binary=not_binary(y_pred))
             right = y_pred.reshape(y.shape) == y if kind == "binary" else (y_pred == y).all(dim=1)
         if y.dtype != torch.bool:
-            self.add(no_class=((y < 0) | (y >= (num_classes if kind == "multiclass" else 2))).sum())
+            self.add(no_class=no_class(y, num_classes if kind == "multiclass" else 2).sum())
         self.add(sum=right.sum(), count=right.numel())
 
     def compute_from(self, state: Mapping[str, torch.Tensor]) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from shoal.errors import UsageError
-from shoal.metrics._inputs import aligned, count_by_class, misfit, pair_of
+from shoal.metrics._inputs import aligned, count_by_class, misfit, no_class, pair_of
 from shoal.metrics._sums import Sums
 from shoal.metrics.base import Metric, State
 from shoal.metrics.epoch_metric import EpochMetric
@@ -116,7 +116,7 @@ class _PairCounts(Sums):
     def update(self, output: Any) -> None:
         y_pred, y = output
         size = self._size
-        outside = (y < 0) | (y >= size) | (y_pred < 0) | (y_pred >= size)
+        outside = no_class(y, size) | no_class(y_pred, size)
         place = torch.where(outside, size * size, y.long() * size + y_pred.long())
         counts = count_by_class(place, size * size + 1)
         self.add(matrix=counts[:-1].reshape(size, size), count=len(y), outside=outside.sum())

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from shoal.errors import UsageError
-from shoal.metrics._inputs import count_by_class, misfit, pair_of, predicted_classes
+from shoal.metrics._inputs import count_by_class, misfit, no_class, pair_of, predicted_classes
 from shoal.metrics._sums import Sums
 
 __all__ = ["ConfusionMatrix"]
@@ -79,8 +79,7 @@ class ConfusionMatrix(Sums):
             return
         target = y.long()
         place = target * size + predicted_classes(y_pred, target)
-        unlabelled = (y < 0) | (y >= size)
-        counts = count_by_class(torch.where(unlabelled, size * size, place), size * size + 1)
+        counts = count_by_class(torch.where(no_class(y, size), size * size, place), size * size + 1)
         self.add(matrix=counts[:-1].reshape(size, size), num_samples=len(y))
 
     def compute_from(self, state: Mapping[str, torch.Tensor]) -> torch.Tensor:

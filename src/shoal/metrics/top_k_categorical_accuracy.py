@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from shoal.errors import UsageError
-from shoal.metrics._inputs import misfit, pair_of
+from shoal.metrics._inputs import misfit, no_class, pair_of
 from shoal.metrics._ratio import Ratio
 
 __all__ = ["TopKCategoricalAccuracy"]
@@ -65,15 +65,15 @@ class TopKCategoricalAccuracy(Ratio):
             )
         if y.numel() == 0:
             return
-        known = (y >= 0) & (y < num_classes)
-        target = torch.where(known, y, 0).long().unsqueeze(1)
+        unknown = no_class(y, num_classes)
+        target = torch.where(unknown, 0, y).long().unsqueeze(1)
         own = scores.gather(1, target)
         earlier = torch.arange(num_classes, device=scores.device).view(1, -1, *[1] * (y.dim() - 1)) < target
         ahead = ((scores > own) | ((scores == own) & earlier)).sum(dim=1)
         right = ahead < self._k
         if scores.is_floating_point():
             right &= ~scores.isnan().any(dim=1)
-        self.add(sum=right.sum(), count=right.numel(), no_class=(~known).sum())
+        self.add(sum=right.sum(), count=right.numel(), no_class=unknown.sum())
 
     def compute_from(self, state: Mapping[str, torch.Tensor]) -> float:
         """``sum / count``.
