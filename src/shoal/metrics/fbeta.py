@@ -82,7 +82,7 @@ def f_score(precision: float | torch.Tensor, recall: float | torch.Tensor, beta:
 
 def _twin(kind: type[Precision | Recall], of: Precision | Recall) -> Precision | Recall:
     """A metric of the other kind that takes what ``of`` takes."""
-    return kind(of.output_transform, is_multilabel=of.is_multilabel, device=of.device)
+    return kind(of.output_transform, False, of.is_multilabel, of.device, of.skip_unrolling)
 
 
 def _of_scores(scores: Scores, beta: float, average: bool) -> float | torch.Tensor:
