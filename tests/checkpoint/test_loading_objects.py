@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.errors import CheckpointError
+from shoal.engine import Engine
+from shoal.errors import CheckpointError, UsageError
 from shoal.handlers import Checkpoint
 
 
@@ -186,3 +187,49 @@ def test_a_module_that_loads_in_its_own_way_is_not_judged_beforehand():
             {"model": {"0.kernel": torch.zeros(1, 2), "0.bias": torch.ones(1)}, "own": {"value": -1}},
         )
     assert model[0].weight.tolist() == [[1, 1]]
+
+
+def test_objects_in_dicts_and_lists(tmp_path):
+    model = nn.Linear(2, 1)
+
+    def objects(value):
+        optimizers = [torch.optim.SGD(model.parameters(), lr=value), torch.optim.Adam(model.parameters(), lr=value)]
+        return {"model": model, "optimizers": optimizers, "more": {"own": Own(value), "pair": (Own(value), Own(0))}}
+
+    trainer = Engine(lambda engine, batch: None)
+    saved, loaded = objects(0.5), objects(0.25)
+    Checkpoint(saved, tmp_path)(trainer)
+    Checkpoint({"optimizers": saved["optimizers"]}, tmp_path)(trainer)
+    state = torch.load(tmp_path / "checkpoint_0.pt", weights_only=True)
+    assert state["more"] == {"own": {"value": 0.5}, "pair": [{"value": 0.5}, {"value": 0}]}
+    Checkpoint.load_objects(loaded, state)
+    assert loaded["more"]["own"].value == loaded["more"]["pair"][0].value == 0.5
+    for path in (tmp_path / "optimizers_0.pt", tmp_path / "checkpoint_0.pt"):
+        loaded = objects(0.25)
+        Checkpoint.load_objects({"optimizers": loaded["optimizers"]}, path)
+        assert [optimizer.param_groups[0]["lr"] for optimizer in loaded["optimizers"]] == [0.5, 0.5]
+    loaded["optimizers"].append(torch.optim.SGD(model.parameters(), lr=1))
+    with pytest.raises(CheckpointError, match=r"'optimizers\.2' is missing"):
+        Checkpoint.load_objects(loaded, state)
+    with pytest.raises(UsageError, match=r"to_save\['more\.bad'\] is a int"):
+        Checkpoint({"more": {"bad": 3}}, tmp_path)
+
+
+def test_an_engine_that_is_given_back_its_state_starts_from_nothing():
+    done, engine = (Engine(lambda engine, batch: None) for _ in range(2))
+    done.state_dict_user_keys.append("alpha")
+    engine.state_dict_user_keys.append("alpha")
+    done.state.alpha = 0.5
+    done.run(range(3), max_epochs=2)
+    state = done.state_dict()
+    for alpha in (0.1, None):  # with None the state cannot be asked for before it is loaded
+        if alpha is not None:
+            engine.state.alpha = alpha
+            with pytest.raises(CheckpointError, match="below zero"):
+                Checkpoint.load_objects({"engine": engine, "own": Own()}, {"engine": state, "own": {"value": -1}})
+            assert engine.run(range(3)).iteration == 3
+        else:
+            engine = Engine(lambda engine, batch: None)
+            engine.state_dict_user_keys.append("alpha")
+            Checkpoint.load_objects({"engine": engine}, state)
+            assert (engine.state.alpha, engine.state.epoch) == (0.5, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.checkpoint._nested import leaves, map_leaves
 from shoal.checkpoint.files import (
     atomic_write_bytes,
     atomic_write_text,
@@ -34,8 +35,10 @@ __all__ = [
     "collect_states",
     "default_pattern",
     "latest",
+    "leaves",
     "list_checkpoints",
     "load",
+    "map_leaves",
     "remove_leftovers",
     "restore_states",
     "save",

@@ -11,6 +11,7 @@ from torch import nn
 
 from shoal._registry import nearest
 from shoal.checkpoint._fit import Differences, check_fit, fit_names, is_checkable
+from shoal.checkpoint._nested import is_container, leaves, map_leaves, state_at
 from shoal.errors import CheckpointError, UsageError
 
 __all__ = ["check_objects", "collect_states", "restore_states"]
@@ -28,9 +29,11 @@ def check_objects(objects: object, *, argument: str, method: str) -> None:
         raise UsageError(
             f"asked for {argument}={objects!r}; give a dict such as {{'model': model, 'optimizer': optimizer}}"
         )
-    for name, item in objects.items():
-        if not isinstance(name, str):
-            raise UsageError(f"{argument} has the key {name!r}; use strings as keys")
+    for path, item in leaves(objects, method).items():
+        name = _named(path)
+        strange = [key for key in path if not isinstance(key, (str, int))]
+        if strange or not isinstance(path[0], str):
+            raise UsageError(f"{argument} has the key {[*strange, path[0]][0]!r}; use strings as keys")
         if not callable(getattr(item, method, None)):
             raise UsageError(
                 f"{argument}[{name!r}] is a {type(item).__qualname__} without {method}(); "
@@ -42,10 +45,12 @@ def collect_states(objects: Mapping[str, Any], unwrap: Callable[[Any], Any] = la
     """The state of each object, by name.
 
     Args:
-        objects: objects with ``state_dict()``.
+        objects: objects with ``state_dict()``, or dicts and lists of them, which become the same of states.
         unwrap: takes the wrapping for data parallelism off a module, so that its file fits the bare module.
     """
-    return {name: unwrap(item).state_dict() for name, item in objects.items()}
+    return {
+        name: map_leaves(lambda leaf: unwrap(leaf).state_dict(), item, "state_dict") for name, item in objects.items()
+    }
 
 
 def restore_states(
@@ -68,7 +73,7 @@ def restore_states(
     the ranks, and an optimizer's tensors whose values or shapes only fail when it steps.
 
     Args:
-        objects: objects with ``load_state_dict()``.
+        objects: objects with ``load_state_dict()``, or dicts and lists of them.
         checkpoint: states by name.
         strict: whether a module's state must have exactly the module's keys; otherwise what differs is logged.
         assign: whether a module takes the tensors of the state themselves, as in ``nn.Module.load_state_dict``.
@@ -78,7 +83,7 @@ def restore_states(
         CheckpointError: an object has no state in the checkpoint, or does not take it.
     """
     states = _states_for(objects, checkpoint, unwrap)
-    bare = {name: unwrap(item) for name, item in objects.items()}
+    bare = {_named(path): unwrap(item) for path, item in leaves(objects, "load_state_dict").items()}
     for name, item in bare.items():
         if isinstance(item, nn.Module) and isinstance(states[name], Mapping):
             states[name] = fit_names(item, states[name])
@@ -87,7 +92,7 @@ def restore_states(
         check_fit(name, bare[name], states[name], strict=strict)
     done: list[tuple[str, Any, Any]] = []
     for name in (name for name in bare if name not in checked):
-        done.append((name, bare[name], _copy_of_state(bare[name])))
+        done.append((name, bare[name], copy.deepcopy(_state_of(bare[name]))))
         try:
             _restore(name, bare[name], states[name], strict=strict, assign=assign)
         except BaseException as error:
@@ -100,37 +105,50 @@ def restore_states(
 def _states_for(
     objects: Mapping[str, Any], checkpoint: Mapping[str, Any], unwrap: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """Each object's state; raises CheckpointError where one is missing."""
+    """Each object's state, by its name; raises CheckpointError where one is missing."""
+    places = leaves(objects, "load_state_dict")
     if len(objects) == 1:
         ((name, item),) = objects.items()
-        if isinstance(checkpoint.get(name), Mapping):
-            return {name: checkpoint[name]}
-        if _is_own_state(unwrap(item), checkpoint):
+        alone = not is_container(item, "load_state_dict") and not isinstance(checkpoint.get(name), Mapping)
+        if alone and _is_own_state(unwrap(item), checkpoint):
             return {name: checkpoint}
-    missing = [name for name in objects if name not in checkpoint]
+    states, missing = {}, []
+    for path in places:
+        try:
+            states[_named(path)] = state_at(checkpoint, path)
+        except KeyError:
+            missing.append(_named(path))
     if missing:
-        hints = "".join(f"; {name!r} is missing{nearest(name, [str(key) for key in checkpoint])}" for name in missing)
         keys = [str(key) for key in checkpoint]
+        hints = "".join(f"; {name!r} is missing{nearest(name, keys)}" for name in missing)
         shown = ", ".join(keys[:10]) + (f", … ({len(keys)} in all)" if len(keys) > 10 else "")
         raise CheckpointError(
             f"asked to load {', '.join(map(repr, objects))}, found a checkpoint of {shown}{hints}; "
             "load only what it holds, or use another checkpoint"
         )
-    return {name: checkpoint[name] for name in objects}
+    return states
+
+
+def _named(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))
 
 
 def _is_own_state(item: Any, state: Mapping[str, Any]) -> bool:
     """Whether ``state`` looks like what the object saves of itself; torch's schedulers would take anything."""
-    known = set(item.state_dict())
+    own = _state_of(item)
+    known = set(own) if isinstance(own, Mapping) else set()
     found = set(fit_names(item, state)) if isinstance(item, nn.Module) else set(state)
     return not known or bool(known & found)
 
 
-def _copy_of_state(item: Any) -> Any:
-    """A copy that the object can be given back; None where its state cannot be asked for on one rank alone."""
+def _state_of(item: Any) -> Any:
+    """The object's state; None where it cannot be had now, or not on one rank alone."""
     if not hasattr(item, "state_dict") or hasattr(item, "consolidate_state_dict"):
         return None
-    return copy.deepcopy(item.state_dict())
+    try:
+        return item.state_dict()
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError):
+        return None  # as of an engine whose own keys only loading will set
 
 
 def _give_back(done: list[tuple[str, Any, Any]], error: BaseException) -> None:

@@ -66,7 +66,8 @@ class Checkpoint:
     have the handler.
 
     Args:
-        to_save: objects with ``state_dict()`` and ``load_state_dict()``, by name. An engine is held weakly.
+        to_save: objects with ``state_dict()`` and ``load_state_dict()`` by name, or dicts and lists of such. An engine
+            is held weakly.
         save_handler: a folder, or what is called with (checkpoint, filename) or (checkpoint, filename, metadata) and
             may have ``remove(filename)``. A folder may hold other files (in Ignite it must be empty).
         filename_prefix: put before the name.
@@ -142,7 +143,7 @@ class Checkpoint:
     @property
     def to_save(self) -> dict[str, Any]:
         """The objects that are saved."""
-        return {name: held() for name, held in self._held.items()}
+        return {name: files.map_leaves(lambda held: held(), item, "state_dict") for name, item in self._held.items()}
 
     @property
     def save_handler(self) -> Any:
@@ -313,11 +314,11 @@ class Checkpoint:
             with_global_step=with_global_step,
         )
 
-    def _hold_all(self, to_save: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    def _hold_all(self, to_save: Mapping[str, Any]) -> dict[str, Any]:
         files.check_objects(to_save, argument="to_save", method="state_dict")
         if self._include_self and _SELF in to_save:
             raise UsageError(f"to_save has an object named {_SELF!r}, which include_self=True needs; rename it")
-        return {name: _hold(item) for name, item in to_save.items()}
+        return {name: files.map_leaves(_hold, item, "state_dict") for name, item in to_save.items()}
 
     @property
     def _name(self) -> str:
@@ -343,19 +344,20 @@ class Checkpoint:
         states = files.collect_states(self.to_save, _unwrap)
         if self._include_self:
             states[_SELF] = bookkeeping
-        return next(iter(states.values())) if len(states) == 1 else states
+        only = next(iter(self._held.values())) if len(states) == 1 else None
+        return states[self._name] if callable(only) else states  # a dict or list of objects keeps its name
 
     def _gather_spread_states(self, engine: Engine) -> None:
         """An optimizer that keeps a part of its state on each rank is asked, on all, to bring them together."""
         if runtime.current().world_size == 1:
             return
-        for name, item in self.to_save.items():
+        for name, item in files.leaves(self.to_save, "state_dict").items():
             if not hasattr(item, "consolidate_state_dict"):
                 continue
             if engine.exception is not None:  # other ranks may be anywhere, and would be waited for
                 raise CheckpointError(
-                    f"asked to save {name!r}, whose state is spread over the ranks, while an exception is handled on "
-                    "this one; leave it out of what is saved at EXCEPTION_RAISED"
+                    f"asked to save {'.'.join(map(str, name))!r}, whose state is spread over the ranks, while an "
+                    "exception is handled on this one; leave it out of what is saved at EXCEPTION_RAISED"
                 )
             item.consolidate_state_dict(to=self._manager.save_on_rank)
 

@@ -103,5 +103,5 @@ class ModelCheckpoint(Checkpoint):
         self._held = self._hold_all(objects)
         super().__call__(engine)
 
-    def _hold_all(self, to_save: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    def _hold_all(self, to_save: Mapping[str, Any]) -> dict[str, Any]:
         return super()._hold_all(to_save) if to_save else {}  # none are known when the handler is made
