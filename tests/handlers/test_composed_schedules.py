@@ -63,14 +63,14 @@ def _through_a_file(state):
 def _cycle_by_cycle(scheduler, count):
     """The same, counted out as its docstring tells it."""
     start, end, size = scheduler.start_value, scheduler.end_value, scheduler.cycle_size
+    warmup = scheduler.warmup_duration
     values = []
     while len(values) < count:
         values += [scheduler.value_in_cycle(start, end, index / size) for index in range(size)]
         next_start = start * scheduler.start_value_mult
-        warmup = scheduler.warmup_duration
         values += [end + (next_start - end) * index / warmup for index in range(warmup)]
         start, end = next_start, end * scheduler.end_value_mult
-        size = max(2, int(size * scheduler.cycle_mult))
+        size, warmup = max(2, int(size * scheduler.cycle_mult)), int(warmup * scheduler.cycle_mult)
     return values[:count]
 
 
@@ -99,7 +99,7 @@ def test_known_values_of_the_cycles():
 
 def test_a_value_far_out_costs_no_walk_over_all_cycles():
     scheduler = LinearCyclicalScheduler(_optimizer(), "lr", 0.0, 1.0, 10, cycle_mult=1.05)  # 10 * 1.05 is 10 again
-    assert scheduler.place_at(10**15 + 3) == (10**14, 3, 10)
+    assert scheduler.place_at(10**15 + 3) == (10**14, 3, 10, 0)
     assert CosineAnnealingScheduler(_optimizer(), "lr", 0.0, 1.0, 10, cycle_mult=2).value_at(10**12) <= 1.0
 
 

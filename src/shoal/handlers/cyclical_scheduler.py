@@ -22,11 +22,13 @@ class Place(NamedTuple):
         cycle: complete cycles before this one.
         done: occurrences of this cycle before this one; from ``size`` on it is in the warm-up to the next cycle.
         size: occurrences of this cycle without that warm-up.
+        warmup: occurrences of that warm-up.
     """
 
     cycle: int
     done: int
     size: int
+    warmup: int
 
 
 class CyclicalScheduler(ParamScheduler):
@@ -42,8 +44,8 @@ class CyclicalScheduler(ParamScheduler):
             (where Ignite divides by zero in the end).
         start_value_mult: what ``start_value`` is multiplied by after each cycle.
         end_value_mult: what ``end_value`` is multiplied by after each cycle.
-        warmup_duration: events between two cycles, in which the value moves linearly from the end value of the last
-            to the start value of the next.
+        warmup_duration: events between the first cycle and the second, in which the value moves linearly from the end
+            value of the one to the start value of the other; ``cycle_mult`` applies to it as to the cycles.
         save_history: as in :class:`ParamScheduler`.
         param_group_index: as in :class:`ParamScheduler`.
 
@@ -101,19 +103,19 @@ class CyclicalScheduler(ParamScheduler):
         if place.done < place.size:
             return self.value_in_cycle(start_value, end_value, place.done / place.size)
         next_value = self.start_value * self.start_value_mult ** (place.cycle + 1)
-        return end_value + (next_value - end_value) * (place.done - place.size) / self.warmup_duration
+        return end_value + (next_value - end_value) * (place.done - place.size) / place.warmup
 
     def place_at(self, event_index: int) -> Place:
         """In which cycle an occurrence is, and where there."""
-        cycle, index, size = 0, event_index, self.cycle_size
-        while index >= size + self.warmup_duration:
-            longer = max(_SHORTEST, int(size * self.cycle_mult))
-            if longer == size:  # and so for all that follow
-                passed, index = divmod(index, size + self.warmup_duration)
-                return Place(cycle + passed, index, size)
-            index -= size + self.warmup_duration
-            cycle, size = cycle + 1, longer
-        return Place(cycle, index, size)
+        cycle, done, size, warmup = 0, event_index, self.cycle_size, self.warmup_duration
+        while done >= size + warmup:
+            longer = max(_SHORTEST, int(size * self.cycle_mult)), int(warmup * self.cycle_mult)
+            if longer == (size, warmup):  # and so for all that follow
+                passed, done = divmod(done, size + warmup)
+                return Place(cycle + passed, done, size, warmup)
+            done -= size + warmup
+            cycle, (size, warmup) = cycle + 1, longer
+        return Place(cycle, done, size, warmup)
 
     def config(self) -> dict[str, Any]:
         """What the schedule is, as primitives."""

@@ -33,7 +33,7 @@ def create_lr_scheduler_with_warmup(
         trainer.add_event_handler(Events.ITERATION_STARTED, scheduler)
 
     The first step uses ``warmup_start_value``, step ``warmup_duration`` the end value. Where that is the schedule's
-    first value, which then isn't repeated, the next step uses the schedule's second one; otherwise its first. With one
+    first value (in all groups), which then isn't repeated, the next step uses the second one; otherwise the first. With one
     of torch's schedules, warm-up and schedule count optimizer steps; see :class:`LRScheduler`.
 
     Args:
