@@ -10,9 +10,26 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import shoal.distributed as idist
-from shoal.common import setup_common_training_handlers, setup_tb_logging
+from shoal.common import (
+    add_early_stopping_by_val_score,
+    save_best_model_by_val_score,
+    setup_common_training_handlers,
+    setup_tb_logging,
+)
 from shoal.engine import Engine, Events, State, create_supervised_evaluator, create_supervised_trainer
-from shoal.handlers import Checkpoint, PiecewiseLinear, global_step_from_engine
+from shoal.handlers import (
+    BasicTimeProfiler,
+    Checkpoint,
+    EarlyStopping,
+    EMAHandler,
+    EpochOutputStore,
+    HandlersTimeProfiler,
+    ModelCheckpoint,
+    PiecewiseLinear,
+    TimeLimit,
+    Timer,
+    global_step_from_engine,
+)
 from shoal.metrics import (
     ROC_AUC,
     Accuracy,
@@ -103,6 +120,32 @@ def metrics_of_classes(evaluator: Engine, theirs: Any) -> None:
     TopKCategoricalAccuracy(k=3).attach(evaluator, "top 3", usage="running_batch_wise")
     from_torchmetrics(theirs, output_transform=lambda out: (out["scores"], out["y"])).attach(evaluator, "theirs")
     check_metric(ROC_AUC, (torch.rand(9), torch.ones(9)), expected=float("nan"), tolerance=0.0)
+
+
+def handlers_with_state(trainer: Engine, evaluator: Engine, model: nn.Module) -> None:
+    ema = EMAHandler(model, momentum=0.001, momentum_warmup=0.2, warmup_iters=100, handle_buffers="update")
+    ema.attach(trainer, event=Events.ITERATION_COMPLETED(every=2))
+    assert_type(ema.ema_model, nn.Module)
+    best = save_best_model_by_val_score("folder", evaluator, ema.ema_model, "Accuracy", n_saved=2, trainer=trainer)
+    assert_type(best, Checkpoint)
+    stopping = add_early_stopping_by_val_score(5, evaluator, trainer, "Accuracy", grace_period=2)
+    EarlyStopping(3, lambda engine: float(engine.state.metrics["nll"]), trainer, mode="min", min_delta_mode="rel")
+    limit = TimeLimit(limit_sec=3600.0, agree_every=50)
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, limit)
+    handler = ModelCheckpoint("models", "run", n_saved=2, require_empty=False)
+    trainer.add_event_handler(Events.EPOCH_COMPLETED(every=2), handler, {"model": model, "optimizers": [model]})
+    to_load: dict[str, Any] = {"ema": ema, "best": best, "stopping": stopping, "limit": limit, "trainer": trainer}
+    Checkpoint.load_objects(to_load, "file.pt", strict=False)
+    handler.reload_objects({"model": model}, global_step=4)
+    assert_type(Timer(average=True).attach(trainer, step=Events.ITERATION_COMPLETED).value(), float)
+    EpochOutputStore(lambda output: output["y_pred"]).attach(evaluator, "predictions")
+    profiler = BasicTimeProfiler(synchronize=True)
+    profiler.attach(trainer, evaluators=[evaluator], checkpoints=[best, handler])
+    assert_type(profiler.phases(), dict[str, float])
+    profiler.write_results("times.csv")
+    by_handler = HandlersTimeProfiler()
+    by_handler.attach(trainer)
+    assert_type(by_handler.print_results(by_handler.get_results()), str)
 
 
 def collectives() -> None:
