@@ -61,7 +61,7 @@ def _tiles(run: ReportedRun) -> str:
     shown = []
     if summary.best is not None:
         of, name = score_parts(summary.score)
-        small = f"{of}, after epoch {summary.best_epoch}" if of else f"after epoch {summary.best_epoch}"
+        small = ", ".join(filter(None, [of, f"epoch {summary.best_epoch}"]))
         shown.append((f"Best {name}", f"{summary.best:.4f}", small))
     _, losses = run.series("val/loss")
     if losses:
