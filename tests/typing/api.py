@@ -20,14 +20,24 @@ from shoal.engine import Engine, Events, State, create_supervised_evaluator, cre
 from shoal.handlers import (
     BasicTimeProfiler,
     Checkpoint,
+    ConcatScheduler,
+    CosineAnnealingScheduler,
     EarlyStopping,
     EMAHandler,
     EpochOutputStore,
+    FastaiLRFinder,
     HandlersTimeProfiler,
+    LinearCyclicalScheduler,
+    LRScheduler,
     ModelCheckpoint,
+    ParamGroupScheduler,
     PiecewiseLinear,
+    ProgressBar,
+    PwLinearStateScheduler,
+    ReduceLROnPlateauScheduler,
     TimeLimit,
     Timer,
+    create_lr_scheduler_with_warmup,
     global_step_from_engine,
 )
 from shoal.metrics import (
@@ -146,6 +156,36 @@ def handlers_with_state(trainer: Engine, evaluator: Engine, model: nn.Module) ->
     by_handler = HandlersTimeProfiler()
     by_handler.attach(trainer)
     assert_type(by_handler.print_results(by_handler.get_results()), str)
+
+
+def schedules(trainer: Engine, evaluator: Engine, optimizer: torch.optim.Optimizer) -> None:
+    cosine = CosineAnnealingScheduler(optimizer, "lr", 0.1, 0.0, cycle_size=100, cycle_mult=2.0)
+    linear = LinearCyclicalScheduler(optimizer, "lr", 0.0, 0.1, 50, monotonic=True, param_group_index=0)
+    ConcatScheduler([linear, cosine], durations=[50]).attach(trainer, per_optimizer_step=True)
+    ParamGroupScheduler([linear, cosine], names=["head", "rest"], save_history=True).attach(trainer)
+    decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    trainer.add_event_handler(Events.ITERATION_STARTED, LRScheduler(decay))
+    simulated: list[Any] = [None] * 10
+    create_lr_scheduler_with_warmup(decay, 0.0, 10, output_simulated_values=simulated).attach(trainer)
+    ReduceLROnPlateauScheduler(optimizer, "loss", trainer=trainer, factor=0.5).attach(evaluator)
+    PwLinearStateScheduler([(0, 0.0), (10, 1.0)], "weight", create_new=True).attach(trainer, Events.EPOCH_COMPLETED)
+    assert_type(LRScheduler.simulate_values(10, decay), list[list[Any]])
+
+
+def learning_rate_search(trainer: Engine, to_save: dict[str, Any], data: list[Any]) -> None:
+    finder = FastaiLRFinder()
+    with finder.attach(trainer, to_save, num_iter=100, end_lr=1.0, step_mode="linear") as search:
+        assert_type(search.run(data), State)
+    assert_type(finder.lr_suggestion(), float | list[float])
+    finder.apply_suggested_lr(to_save["optimizer"])
+
+
+def progress(trainer: Engine) -> None:
+    bar = ProgressBar(persist=True, desc="Training", ncols=80)
+    bar.attach(
+        trainer, metric_names=["loss"], state_attributes=["weight"], event_name=Events.ITERATION_COMPLETED(every=9)
+    )
+    bar.log_message("begun")
 
 
 def collectives() -> None:

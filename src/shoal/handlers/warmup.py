@@ -33,8 +33,8 @@ def create_lr_scheduler_with_warmup(
         trainer.add_event_handler(Events.ITERATION_STARTED, scheduler)
 
     The first step uses ``warmup_start_value``, step ``warmup_duration`` the end value. Where that is the schedule's
-    first value (in all groups), which then isn't repeated, the next step uses the second one; otherwise the first. With one
-    of torch's schedules, warm-up and schedule count optimizer steps; see :class:`LRScheduler`.
+    first value (in all groups), which then isn't repeated, the next step uses the second one; otherwise the first.
+    With one of torch's schedules, warm-up and schedule count optimizer steps; see :class:`LRScheduler`.
 
     Args:
         lr_scheduler: one of Shoal's or of torch's, not used yet.
