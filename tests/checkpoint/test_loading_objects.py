@@ -64,6 +64,14 @@ def _break_groups(states):
     states["optimizer"]["param_groups"][0]["params"].pop()
 
 
+def _break_moments(states):
+    states["optimizer"]["state"][1]["exp_avg"] = torch.zeros(7)
+
+
+def _break_optimizer(states):
+    states["optimizer"]["param_groups"] = [{"lr": 0.1}]
+
+
 def _break_kind(states):
     states["optimizer"], states["model"] = states["model"], states["optimizer"]
 
@@ -82,6 +90,8 @@ def _break_missing(states):
         (_break_keys, r"'model'.*missing in the state: 0\.bias; unexpected in the state: extra.*strict=False"),
         (_break_shape, r"'model'.*0\.weight: \(2, 4\) in the state, \(2, 3\) in the model"),
         (_break_groups, r"'optimizer'.*its groups have \[3\] parameters, the optimizer's \[4\]"),
+        (_break_moments, r"exp_avg of parameter 1: \(7,\) in the state, \(2,\) in the model"),
+        (_break_optimizer, r"'optimizer'.*it is not an optimizer's"),
         (_break_kind, r"'model'|'optimizer'"),
         (_break_own, r"'own' into a Own.*below zero"),
         (_break_missing, r"'schedule' is missing"),

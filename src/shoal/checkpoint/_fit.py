@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,6 +18,10 @@ __all__ = ["Differences", "check_fit", "fit_names", "is_checkable"]
 _OUTER_NAMES = ("module.",)  # also an ordinary name of a submodule: taken off at the front alone
 _INNER_NAMES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _SHOWN = 10
+# Of torch's optimizers; found too late otherwise, when the optimizer steps.
+_SHAPED_LIKE_PARAMETER = frozenset(
+    {"exp_avg", "exp_avg_sq", "exp_inf", "max_exp_avg_sq", "momentum_buffer", "square_avg", "sum"}
+)
 # A state of an older torch lacks it, and torch then fills it in.
 _FILLED_IN = "num_batches_tracked"
 
@@ -139,15 +144,26 @@ def _differ_in_shape(own: Any, given: Any) -> bool:
 
 
 def _optimizer_problem(optimizer: torch.optim.Optimizer, state: Any) -> str | None:
-    if not isinstance(state, Mapping) or not {"state", "param_groups"} <= set(state):
+    try:
+        groups, by_id = [list(group["params"]) for group in state["param_groups"]], dict(state["state"])
+    except (TypeError, KeyError, ValueError, IndexError):
         return "it is not an optimizer's, which has 'state' and 'param_groups'; use an optimizer's state"
-    own = [len(group["params"]) for group in optimizer.param_groups]
-    given = [len(group["params"]) for group in state["param_groups"]]
-    if own != given:
+    own = [list(group["params"]) for group in optimizer.param_groups]
+    if [len(group) for group in own] != [len(group) for group in groups]:
         return (
-            f"its groups have {given} parameters, the optimizer's {own}; "
-            "give the optimizer the same parameters in the same groups as when it was saved"
+            f"its groups have {[len(group) for group in groups]} parameters, the optimizer's "
+            f"{[len(group) for group in own]}; give the optimizer the same parameters in the same groups as when it was "
+            "saved"
         )
+    pairs = zip(chain(*own), chain(*groups), strict=True)
+    misshapen = [
+        f"{name} of parameter {place}: {tuple(value.shape)} in the state, {tuple(parameter.shape)} in the model"
+        for place, (parameter, key) in enumerate(pairs)
+        for name, value in by_id.get(key, {}).items()
+        if name in _SHAPED_LIKE_PARAMETER and _differ_in_shape(parameter, value)
+    ]
+    if misshapen:
+        return f"{Differences(misshapen=misshapen)}. Use the state of an optimizer of the same model"
     return None
 
 

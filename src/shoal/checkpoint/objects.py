@@ -70,7 +70,7 @@ def restore_states(
     Then the other objects load, as well as modules and optimizers with a way of loading of their own; where one fails,
     those before it get back what ``state_dict()`` gave before (a copy of it is kept meanwhile). What was compared
     loads last. What remains: an object that does not take back its own state, an optimizer whose state is spread over
-    the ranks, and an optimizer's tensors whose values or shapes only fail when it steps.
+    the ranks, and what an optimizer of one's own finds out only when it steps.
 
     Args:
         objects: objects with ``load_state_dict()``, or dicts and lists of them.
