@@ -152,8 +152,8 @@ def _optimizer_problem(optimizer: torch.optim.Optimizer, state: Any) -> str | No
     if [len(group) for group in own] != [len(group) for group in groups]:
         return (
             f"its groups have {[len(group) for group in groups]} parameters, the optimizer's "
-            f"{[len(group) for group in own]}; give the optimizer the same parameters in the same groups as when it was "
-            "saved"
+            f"{[len(group) for group in own]}; give the optimizer the same parameters in the same groups as when it "
+            "was saved"
         )
     pairs = zip(chain(*own), chain(*groups), strict=True)
     misshapen = [
