@@ -198,3 +198,39 @@ def test_a_metric_of_several_values_gives_each_a_name():
     Spread().attach(engine, "spread")
     state = engine.run([torch.tensor([1.0, 5.0]), torch.tensor([-2.0])])
     assert state.metrics == {"spread": {"least": -2.0, "greatest": 5.0}, "least": -2.0, "greatest": 5.0}
+
+
+class Choosy(Metric):
+    """A metric of one's own that refuses the last batch of an epoch, once."""
+
+    refuses = True
+
+    def reset(self):
+        self.total = torch.tensor(0)
+
+    def update(self, output):
+        if output == 3 and self.refuses:
+            self.refuses = False
+            raise ValueError("what is this?")
+        self.total = self.total + output
+
+    def state(self):
+        return {"total": self.total}
+
+    def compute_from(self, state):
+        if state["total"] == 0:
+            raise NotComputableError("it has no sample")
+        return int(state["total"])
+
+
+def test_a_run_goes_on_after_a_metric_that_raised_in_the_last_batch_of_an_epoch():
+    for data in ([1, 2, 3], [3]):
+        engine, values = Engine(lambda engine, batch: batch), []
+        Choosy().attach(engine, "total")
+        engine.add_event_handler(
+            Events.EPOCH_COMPLETED, lambda e, kept: kept.append(e.state.metrics.get("total")), values
+        )
+        with pytest.raises(ValueError, match="what is this"):
+            engine.run(data, max_epochs=2)
+        assert engine.run(data, max_epochs=2).epoch == 2
+        assert values == ([3, 6] if len(data) == 3 else [None, 3])

@@ -97,7 +97,7 @@ def behaviours():
 
     metric = Accuracy()
     values = []
-    for _ in range(2):  # asked twice, updated between: nothing may be counted twice
+    for _ in range(2):  # Trap 36: asked twice, updated between, nothing may be counted twice
         metric.update((torch.eye(3)[[0, 1]], torch.tensor([0, rank])))
         values.append(metric.compute())
     seen["update_compute_twice"] = values
@@ -134,6 +134,7 @@ def behaviours():
     except CollectiveError as error:
         seen["other_metrics_on_another_rank"] = str(error)
 
+    # Trap 37: it costs no collective.
     only_here = Engine(lambda engine, batch: float(batch))
     if rank == 0:
         RunningAverage(alpha=0.5).attach(only_here, "average")

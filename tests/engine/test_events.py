@@ -144,6 +144,7 @@ def test_callable_objects_bound_methods_and_builtins_are_handlers():
     ],
 )
 def test_a_handler_that_does_not_fit_is_refused_when_attached_with_its_name_and_place(event, args, kwargs):
+    # Trap 38.
     def picky(engine, a, b, c):
         raise AssertionError
 

@@ -1,4 +1,5 @@
 import logging
+import pickle
 
 import pytest
 import torch
@@ -383,3 +384,27 @@ def test_data_that_are_set_while_a_batch_is_worked_on_come_after_it(event):
     at_once = event is Events.GET_BATCH_STARTED
     new = [(100 + place, place, 8) for place in range(4 if at_once else 3)]
     assert seen == [(0, 0, 5), *([] if at_once else [(1, 1, 5)]), *new]
+
+
+def test_a_state_can_be_pickled():
+    engine, _, _ = recording()
+    engine.state.best = 0.5
+    engine.run(range(3), max_epochs=2)
+    copied = pickle.loads(pickle.dumps(engine.state))
+    assert vars(copied) == vars(engine.state)
+    assert copied.epoch_iteration == engine.state.epoch_iteration == 3
+
+
+def test_evaluators_run_inside_handlers_of_every_event_and_leave_the_run_as_it_is():
+    whole, seen, fired = recording()
+    whole.run(range(3), max_epochs=2)
+    trainer, own_seen, own_fired = recording()
+    evaluator = Engine(lambda engine, batch: batch)
+    inner = Engine(lambda engine, batch: batch)
+    evaluator.add_event_handler(Events.ITERATION_COMPLETED, lambda: inner.run(range(2)))
+    for event in Events:
+        if event not in QUIET:
+            trainer.add_event_handler(event, lambda: evaluator.run(range(2)))
+    trainer.run(range(3), max_epochs=2)
+    assert (own_seen, own_fired) == (seen, fired)
+    assert inner.state.iteration == evaluator.state.iteration == 2

@@ -68,6 +68,7 @@ class Seekable:
 @pytest.mark.parametrize("stop", ["terminate", "interrupt"])
 @pytest.mark.parametrize("again", ["same", "new"])
 def test_a_run_that_was_stopped_goes_on_with_the_batch_that_comes_next(stop, again):
+    # Trap 33.
     for make in (lambda: EPOCH, lambda: range(6), Unsized, Seekable):
         stop_and_go_on(make, stop, again)
 
@@ -231,6 +232,7 @@ def test_interrupts_every_eleven_iterations_end_where_they_shall():
 
 
 def test_an_interrupted_run_that_is_given_other_data_uses_these():
+    # Trap 35.
     engine, seen, _ = recording()
     engine.add_event_handler(Events.ITERATION_COMPLETED(once=4), lambda e: e.interrupt())
     engine.run(EPOCH, max_epochs=2)
@@ -261,6 +263,7 @@ def test_requests_to_an_engine_that_is_not_running_say_that_they_have_no_effect(
 
 @pytest.mark.parametrize("make", [lambda: EPOCH, Unsized, Seekable, lambda: iter(EPOCH * 3)])
 def test_a_state_saved_anywhere_goes_on_in_a_new_process_with_the_samples_not_yet_seen(make):
+    # Trap 34: also of loaders without a length and of iterators.
     for stopped_at, event in itertools.product(range(1, 18), (Events.ITERATION_STARTED, Events.ITERATION_COMPLETED)):
         save_at_and_go_on(make, stopped_at, event)
 
@@ -559,3 +562,20 @@ def test_a_state_saved_where_an_epoch_begins_after_one_that_was_cut_short_begins
     fresh.load_state_dict(states[0])
     fresh.run(EPOCH, max_epochs=2)
     assert rest == EPOCH
+
+
+def test_handlers_can_see_what_was_asked_for():
+    engine, _, _ = recording()
+    seen = []
+
+    def look(engine):
+        seen.append((engine.should_terminate, engine.should_terminate_single_epoch, engine.should_interrupt))
+
+    for number, how in enumerate(("terminate_epoch", "interrupt", "terminate"), start=1):
+        engine.add_event_handler(Events.ITERATION_COMPLETED(once=number), stopping(how))
+    engine.add_event_handler(Events.ITERATION_COMPLETED, look)
+    for _ in range(2):
+        engine.run(EPOCH, max_epochs=2)
+    assert seen == [(False, True, False), (False, False, True), (True, False, False)]
+    look(engine)
+    assert seen[-1] == (False, False, False)

@@ -22,6 +22,7 @@ from shoal.training import (
 
 
 def test_preparing_a_model_twice_changes_nothing():
+    # Trap 31.
     def twice():
         once = auto_model(nn.Linear(2, 2))
         return auto_model(once) is once, isinstance(unwrap_model(once), nn.Linear), type(once).__name__
@@ -64,6 +65,7 @@ def test_what_is_no_optimizer_is_refused():
 
 @pytest.mark.parametrize("mode", ["amp", "bf16", "fp16"])
 def test_mixed_precision_on_a_cpu_runs_in_bfloat16_and_gives_float32(mode, caplog):
+    # Trap 30.
     seen = []
 
     class Probe(nn.Linear):

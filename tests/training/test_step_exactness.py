@@ -83,6 +83,7 @@ def test_a_step_at_any_world_size_is_the_step_of_one_process():
 
 
 def test_the_last_window_is_divided_by_what_it_holds():
+    # Trap 26: 125 micro-batches in windows of 4.
     torch.manual_seed(0)
     model = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -113,6 +114,7 @@ def test_a_window_that_an_unknown_epoch_length_cuts_short_is_weighed_by_what_it_
 
 
 def test_the_reported_loss_is_the_loss_not_a_part_of_it():
+    # Trap 27.
     model = nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     step = SupervisedStep(model, optimizer, lambda out, y: y.mean(), StepOptions(accumulation=4))

@@ -90,6 +90,21 @@ class Loop(Emitter):
         """
         self._ask(Request.PAUSE, False)
 
+    @property
+    def should_terminate(self) -> bool:
+        """Whether ``terminate()`` was called and the run is about to end."""
+        return self._request is Request.END_RUN
+
+    @property
+    def should_terminate_single_epoch(self) -> bool:
+        """Whether ``terminate_epoch()`` was called and the epoch is about to end."""
+        return self._running and self._asked_ending() is not None
+
+    @property
+    def should_interrupt(self) -> bool:
+        """Whether ``interrupt()`` was called and the run is about to pause."""
+        return self._request is Request.PAUSE
+
     def suppress_exception(self) -> None:
         """Called by a handler of EXCEPTION_RAISED, take the exception on: ``run`` returns instead of raising it.
 

@@ -169,7 +169,7 @@ class Engine(Loop):
                 raise
         finally:
             self._metrics.release()
-            self._running, self.exception = False, None
+            self._running, self.exception, self._request = False, None, None
         return self.state
 
     def _decide(self, max_epochs: int | None, max_iters: int | None) -> Decision:

@@ -48,8 +48,8 @@ class TerminateOnNan:
         if not self.found and not _is_finite(self.output_transform(engine.state.output)):
             self.found = True
             self._where = f"rank {runtime.current().rank}, iteration {iteration}"
-        epoch_length = engine.state.epoch_length
-        if iteration % self.agree_every == 0 or (epoch_length and iteration % epoch_length == 0) or self._is_alone():
+        ends_epoch = engine.state.epoch_iteration == engine.state.epoch_length
+        if iteration % self.agree_every == 0 or ends_epoch or self._is_alone():
             self.agree(engine)
 
     def agree(self, engine: Engine) -> bool:
