@@ -12,7 +12,7 @@ from shoal.errors import UsageError
 from shoal.trackers.base import OnError, RankZeroTracker
 from shoal.trackers.media import Figure, Histogram, Image, Text
 
-__all__ = ["ClearMLTracker", "current_task", "has_task"]
+__all__ = ["ClearMLTracker", "current_task", "has_task", "init_task"]
 
 _waiting: weakref.WeakSet[ClearMLTracker] = weakref.WeakSet()
 """Trackers that will make a Task at their first record; what needs the Task earlier has them make it."""
@@ -34,6 +34,26 @@ def current_task() -> Any:
             "rank 0 before, or give project_name and task_name"
         )
     return task
+
+
+def init_task(*args: Any, **options: Any) -> Any:
+    """``clearml.Task.init``, with a process that ends.
+
+    On Linux ClearML forks a process that sends its records. Now and then (seen with 2.1.12, every third run) that one
+    misses the word to stop, and the end of the training waits for it for ever. Threads send them here instead, as they
+    do with ``report_use_subprocess: false`` in the section ``sdk.development`` of clearml.conf.
+
+    Args:
+        args: as ``Task.init`` takes them: project_name, task_name, …
+        options: likewise.
+
+    Raises:
+        MissingExtraError: ClearML is not installed.
+    """
+    task_class = _clearml().Task
+    if hasattr(task_class, "_report_subprocess_enabled"):  # ClearML reads the file alone, so there is no other way
+        task_class._report_subprocess_enabled = False
+    return task_class.init(*args, **options)
 
 
 def has_task() -> bool:
@@ -101,7 +121,7 @@ class ClearMLTracker(RankZeroTracker):
         self._is_own = True
         # Steps are counted from the start of the training, so ClearML must not add those before the resumption.
         resumption = {"reuse_last_task_id": self._resumed_id, "continue_last_task": 0} if self._resumed_id else {}
-        return _clearml().Task.init(**{**self._options, **resumption})
+        return init_task(**{**self._options, **resumption})
 
     def _write_metrics(self, values: dict[str, float], step: int, axis: str) -> None:
         logger = self.task.get_logger()
@@ -152,11 +172,12 @@ class ClearMLTracker(RankZeroTracker):
         _waiting.discard(self)
         if self._task is None:
             return
-        self._task.flush()  # the end of the Task waits for what is still sent in the background
         if self._is_own and not self._failed:
-            self._resumed_id, task = self._task.id, self._task
+            self._resumed_id, task = str(self._task.id), self._task
             self._task = None
             task.close()
+        else:
+            self._task.flush()  # the end of the process waits for what is still sent in the background
 
     def _run_id(self) -> str | None:
         return self._resumed_id if self._task is None else str(self._task.id)

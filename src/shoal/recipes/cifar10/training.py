@@ -295,9 +295,9 @@ def get_save_handler(config: Cifar10Config, run: Run) -> Any:
 def connect_clearml(config: Cifar10Config, run: Run) -> None:
     """Make a ClearML task that knows the configuration, on rank 0."""
     if config.with_clearml and idist.get_rank() == 0:
-        from clearml import Task
+        from shoal.trackers.clearml import init_task
 
-        task = Task.init("CIFAR10-Training", task_name=run.folder.name)
+        task = init_task("CIFAR10-Training", task_name=run.folder.name)
         task.connect_configuration(config.resolved())
         task.connect(config.resolved())
 
