@@ -16,7 +16,15 @@ from shoal.common import (
     setup_common_training_handlers,
     setup_tb_logging,
 )
-from shoal.engine import Engine, Events, State, create_supervised_evaluator, create_supervised_trainer
+from shoal.engine import (
+    Engine,
+    Events,
+    State,
+    create_supervised_evaluator,
+    create_supervised_trainer,
+    supervised_evaluation_step,
+    supervised_training_step,
+)
 from shoal.handlers import (
     BasicTimeProfiler,
     Checkpoint,
@@ -109,6 +117,24 @@ def launch(data: Dataset[Any]) -> None:
         parallel.run(training, data, num_epochs=3)
     assert_type(idist.spawn("gloo", training, args=(data, 3), nproc_per_node=2), list[Any])
     assert_type(run_workers(idist.get_rank, 2), list[Any])
+
+
+def engine_on_its_own(model: nn.Module, optimizer: torch.optim.Optimizer, data: list[Any]) -> None:
+    step = supervised_training_step(
+        model, optimizer, nn.CrossEntropyLoss(), gradient_accumulation_steps=2, max_grad_norm=1.0,
+        loss_weight=lambda x, y: len(y),
+    )  # fmt: skip
+    trainer = Engine(step)
+    step.attach(trainer)
+
+    @trainer.on(Events.ITERATION_COMPLETED(every=10, after=100))
+    def look(engine: Engine) -> None:
+        if engine.state.step_skipped or engine.should_terminate:
+            print(engine.last_event_name, engine.event_count(Events.ITERATION_COMPLETED), engine.state.grad_norm)
+
+    trainer.set_data(data)
+    evaluator = Engine(supervised_evaluation_step(model))
+    Accuracy().attach(evaluator, "accuracy")
 
 
 def metric_arithmetic(evaluator: Engine) -> None:
