@@ -297,9 +297,10 @@ def test_clearml_gets_models_scalars_and_configuration_without_a_network(tmp_pat
         from pathlib import Path
         import torch
         from clearml import Task
+        from shoal.trackers.clearml import init_task
 
         Task.set_offline(True)
-        task = Task.init("CIFAR10-Training", task_name="offline", auto_connect_frameworks=True)
+        task = init_task("CIFAR10-Training", task_name="offline", auto_connect_frameworks=True)
         from shoal.contrib.handlers.clearml_logger import ClearMLSaver
         from shoal.engine import Engine, Events
         from shoal.handlers import TrackerLogger

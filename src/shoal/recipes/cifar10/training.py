@@ -297,7 +297,9 @@ def connect_clearml(config: Cifar10Config, run: Run) -> None:
     if config.with_clearml and idist.get_rank() == 0:
         from shoal.trackers.clearml import init_task
 
-        task = init_task("CIFAR10-Training", task_name=run.folder.name)
+        # A resumed run goes on in the Task of its name, where there is one; steps are counted from its start.
+        resumption = {"continue_last_task": 0} if run.is_resumed else {}
+        task = init_task("CIFAR10-Training", task_name=run.folder.name, **resumption)
         task.connect_configuration(config.resolved())
         task.connect(config.resolved())
 
