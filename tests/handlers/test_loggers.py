@@ -252,6 +252,16 @@ def test_the_paths_that_ignites_programs_import_from_lead_to_the_same_classes():
         "mlflow_logger": ["MLflowLogger", *outputs],
         "wandb_logger": ["WandBLogger", *outputs],
         "tqdm_logger": ["ProgressBar"],
+        "param_scheduler": ["PiecewiseLinear", "CosineAnnealingScheduler", "create_lr_scheduler_with_warmup"],
+        "lr_finder": ["FastaiLRFinder"],
+        "time_profilers": ["BasicTimeProfiler", "HandlersTimeProfiler"],
     }.items():
-        found = importlib.import_module(f"shoal.contrib.handlers.{module}")
-        assert all(getattr(found, name) is getattr(handlers, name) for name in names)
+        old = importlib.import_module(f"shoal.contrib.handlers.{module}")
+        assert all(getattr(old, name) is getattr(handlers, name) for name in names)
+        if module in ("tensorboard_logger", "clearml_logger", "mlflow_logger", "wandb_logger"):
+            new = importlib.import_module(f"shoal.handlers.{module}")
+            assert sorted(new.__all__) == sorted(old.__all__) == sorted(names)
+    metrics = importlib.import_module("shoal.contrib.metrics")
+    assert metrics.ROC_AUC is importlib.import_module("shoal.metrics").ROC_AUC
+    every = importlib.import_module("shoal.contrib.handlers")
+    assert all(getattr(every, name) is getattr(handlers, name) for name in every.__all__)

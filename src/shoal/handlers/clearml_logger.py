@@ -7,9 +7,23 @@ from typing import Any
 from shoal._optional import require
 from shoal.errors import UsageError
 from shoal.handlers._passing import PassingLogger
+from shoal.handlers.clearml_saver import ClearMLSaver
+from shoal.handlers.global_step import global_step_from_engine
+from shoal.handlers.model_logger import GradsHistHandler, GradsScalarHandler, WeightsHistHandler, WeightsScalarHandler
+from shoal.handlers.tracker_logger import OptimizerParamsHandler, OutputHandler
 from shoal.trackers import TRACKERS
 
-__all__ = ["ClearMLLogger"]
+__all__ = [
+    "ClearMLLogger",
+    "ClearMLSaver",
+    "GradsHistHandler",
+    "GradsScalarHandler",
+    "OptimizerParamsHandler",
+    "OutputHandler",
+    "WeightsHistHandler",
+    "WeightsScalarHandler",
+    "global_step_from_engine",
+]
 
 _NOT_HERE = ("report_freq", "histogram_update_freq_multiplier", "histogram_granularity")
 

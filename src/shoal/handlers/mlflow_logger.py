@@ -6,9 +6,16 @@ from typing import Any
 
 from shoal._optional import require
 from shoal.handlers._passing import PassingLogger
+from shoal.handlers.global_step import global_step_from_engine
+from shoal.handlers.tracker_logger import OptimizerParamsHandler, OutputHandler
 from shoal.trackers import TRACKERS
 
-__all__ = ["MLflowLogger"]
+__all__ = [
+    "MLflowLogger",
+    "OptimizerParamsHandler",
+    "OutputHandler",
+    "global_step_from_engine",
+]
 
 
 class MLflowLogger(PassingLogger):

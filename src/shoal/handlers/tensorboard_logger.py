@@ -7,9 +7,21 @@ from typing import Any
 
 from shoal._optional import require
 from shoal.handlers._passing import PassingLogger
+from shoal.handlers.global_step import global_step_from_engine
+from shoal.handlers.model_logger import GradsHistHandler, GradsScalarHandler, WeightsHistHandler, WeightsScalarHandler
+from shoal.handlers.tracker_logger import OptimizerParamsHandler, OutputHandler
 from shoal.trackers import TRACKERS
 
-__all__ = ["TensorboardLogger"]
+__all__ = [
+    "GradsHistHandler",
+    "GradsScalarHandler",
+    "OptimizerParamsHandler",
+    "OutputHandler",
+    "TensorboardLogger",
+    "WeightsHistHandler",
+    "WeightsScalarHandler",
+    "global_step_from_engine",
+]
 
 
 class TensorboardLogger(PassingLogger):

@@ -6,9 +6,16 @@ from typing import Any
 
 from shoal._optional import require
 from shoal.handlers._passing import PassingLogger
+from shoal.handlers.global_step import global_step_from_engine
+from shoal.handlers.tracker_logger import OptimizerParamsHandler, OutputHandler
 from shoal.trackers import TRACKERS
 
-__all__ = ["TrackioLogger"]
+__all__ = [
+    "OptimizerParamsHandler",
+    "OutputHandler",
+    "TrackioLogger",
+    "global_step_from_engine",
+]
 
 
 class TrackioLogger(PassingLogger):

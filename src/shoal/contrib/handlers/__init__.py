@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
-from shoal.handlers.clearml_logger import ClearMLLogger
-from shoal.handlers.global_step import global_step_from_engine
-from shoal.handlers.mlflow_logger import MLflowLogger
-from shoal.handlers.progress_bar import ProgressBar
-from shoal.handlers.tensorboard_logger import TensorboardLogger
-from shoal.handlers.wandb_logger import WandBLogger
+from shoal.handlers import (
+    BasicTimeProfiler,
+    ClearMLLogger,
+    ConcatScheduler,
+    CosineAnnealingScheduler,
+    EpochOutputStore,
+    FastaiLRFinder,
+    HandlersTimeProfiler,
+    LinearCyclicalScheduler,
+    LRScheduler,
+    MLflowLogger,
+    ParamGroupScheduler,
+    PiecewiseLinear,
+    ProgressBar,
+    TensorboardLogger,
+    WandBLogger,
+    create_lr_scheduler_with_warmup,
+    global_step_from_engine,
+)
 
 __all__ = [
+    "BasicTimeProfiler",
     "ClearMLLogger",
+    "ConcatScheduler",
+    "CosineAnnealingScheduler",
+    "EpochOutputStore",
+    "FastaiLRFinder",
+    "HandlersTimeProfiler",
+    "LRScheduler",
+    "LinearCyclicalScheduler",
     "MLflowLogger",
+    "ParamGroupScheduler",
+    "PiecewiseLinear",
     "ProgressBar",
     "TensorboardLogger",
     "WandBLogger",
+    "create_lr_scheduler_with_warmup",
     "global_step_from_engine",
 ]

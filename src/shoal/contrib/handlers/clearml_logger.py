@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from shoal.handlers.clearml_logger import ClearMLLogger
-from shoal.handlers.clearml_saver import ClearMLSaver
-from shoal.handlers.global_step import global_step_from_engine
-from shoal.handlers.model_logger import GradsHistHandler, GradsScalarHandler, WeightsHistHandler, WeightsScalarHandler
-from shoal.handlers.tracker_logger import OptimizerParamsHandler, OutputHandler
+from shoal.handlers.clearml_logger import (
+    ClearMLLogger,
+    ClearMLSaver,
+    GradsHistHandler,
+    GradsScalarHandler,
+    OptimizerParamsHandler,
+    OutputHandler,
+    WeightsHistHandler,
+    WeightsScalarHandler,
+    global_step_from_engine,
+)
 
 __all__ = [
     "ClearMLLogger",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from shoal.handlers.global_step import global_step_from_engine
-from shoal.handlers.mlflow_logger import MLflowLogger
-from shoal.handlers.tracker_logger import OptimizerParamsHandler, OutputHandler
+from shoal.handlers.mlflow_logger import (
+    MLflowLogger,
+    OptimizerParamsHandler,
+    OutputHandler,
+    global_step_from_engine,
+)
 
 __all__ = [
     "MLflowLogger",
