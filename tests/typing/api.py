@@ -14,11 +14,13 @@ from shoal.common import (
     add_early_stopping_by_val_score,
     save_best_model_by_val_score,
     setup_common_training_handlers,
+    setup_mlflow_logging,
     setup_tb_logging,
 )
 from shoal.engine import (
     Engine,
     Events,
+    RemovableEventHandle,
     State,
     create_supervised_evaluator,
     create_supervised_trainer,
@@ -37,6 +39,7 @@ from shoal.handlers import (
     HandlersTimeProfiler,
     LinearCyclicalScheduler,
     LRScheduler,
+    MLflowLogger,
     ModelCheckpoint,
     ParamGroupScheduler,
     PiecewiseLinear,
@@ -45,6 +48,7 @@ from shoal.handlers import (
     ReduceLROnPlateauScheduler,
     TimeLimit,
     Timer,
+    WeightsHistHandler,
     create_lr_scheduler_with_warmup,
     global_step_from_engine,
 )
@@ -66,7 +70,8 @@ from shoal.metrics import (
     from_torchmetrics,
     mIoU,
 )
-from shoal.testing import check_metric, run_workers
+from shoal.testing import check_metric, check_tracker, run_workers
+from shoal.trackers import Image, JsonlTracker
 from shoal.utils import manual_seed, setup_logger
 
 
@@ -220,3 +225,13 @@ def collectives() -> None:
     idist.barrier()
     assert_type(idist.device(), torch.device)
     assert_type(idist.backend(), str | None)
+
+
+def tracking(trainer: Engine, model: nn.Module, image: torch.Tensor) -> None:
+    with setup_mlflow_logging(trainer, tracking_uri="sqlite:///runs.db", trainer_metric_names=["loss"]) as logger:
+        assert_type(logger, MLflowLogger)
+        handle = logger.attach(trainer, WeightsHistHandler(model, whitelist=["fc"]), Events.EPOCH_COMPLETED(every=5))
+        assert_type(handle, RemovableEventHandle)
+        logger.tracker.log_media({"worst": Image(image), "notes": "a text"}, step=1, axis="epoch")
+        logger.tracker.log_artifact("model.pt", name="best")
+    check_tracker(lambda: JsonlTracker("metrics.jsonl", on_error="warn"))
