@@ -14,7 +14,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 from shoal import common
 from shoal.engine import Engine, Events, create_supervised_trainer
 from shoal.errors import UsageError
-from shoal.handlers import FastaiLRFinder, LRScheduler, PiecewiseLinear
+from shoal.handlers import EMAHandler, FastaiLRFinder, LRScheduler, PiecewiseLinear
+from shoal.metrics import Average, RunningAverage
 from shoal.testing import run_workers
 from shoal.utils import manual_seed
 
@@ -97,6 +98,75 @@ def test_a_search_between_two_runs_leaves_the_second_as_it_was():
     assert runs[0] == runs[1]
 
 
+def _next_run(with_search, stop, again):
+    """What happens in a run after another one, with or without a search between them."""
+    training, seen = Training(SCHEDULES["wrapped"]), []
+    trainer = training.trainer
+    averaged = EMAHandler(training.model, momentum=0.3)
+    averaged.attach(trainer)
+    RunningAverage(output_transform=float, epoch_bound=False).attach(trainer, "running")
+    Average(output_transform=float).attach(trainer, "average")
+    trainer.add_event_handler(Events.ITERATION_COMPLETED(once=7), stop)
+    trainer.run(DATA, max_epochs=1)
+    place = trainer.state_dict()
+    if with_search:
+        training.search()
+        assert trainer.state_dict() == place
+
+    def note(engine):
+        metrics = {name: float(value) for name, value in engine.state.metrics.items()}
+        seen.append((engine.last_event_name, engine.state.epoch, engine.state.iteration, metrics))
+
+    for event in (Events.STARTED, Events.EPOCH_STARTED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED):
+        trainer.add_event_handler(event, note)
+    again(trainer)
+    numbers = [float(tensor.double().sum()) for tensor in averaged.ema_model.state_dict().values()]
+    return seen, numbers, averaged.num_updates
+
+
+@pytest.mark.parametrize("again", [{}, {"max_epochs": 1}, {"max_epochs": 2}], ids=str)
+@pytest.mark.parametrize("stop", ["not", "terminate", "interrupt"])
+def test_averaged_weights_metrics_and_events_of_the_next_run_are_as_without_a_search(stop, again):
+    def leave(engine):
+        if stop != "not" and engine.state.epoch == 1:
+            getattr(engine, stop)()
+
+    without, searched = (_next_run(between, leave, lambda trainer: trainer.run(DATA, **again)) for between in (0, 1))
+    assert searched == without
+    assert without[2] > 0
+
+
+def test_a_search_leaves_no_place_in_a_trainer_that_has_not_run():
+    training = Training()
+    place = training.trainer.state_dict()
+    training.search()
+    assert training.trainer.state_dict() == place
+
+
+def test_an_open_window_of_accumulated_gradients_is_done_again_after_a_search():
+    training = Training(gradient_accumulation_steps=3)
+    handle = training.trainer.add_event_handler(Events.ITERATION_COMPLETED(once=5), lambda engine: engine.terminate())
+    training.trainer.run(DATA)
+    handle.remove()
+    assert training.trainer.state.iteration == 5
+    training.search()
+    assert training.trainer.state.iteration == 3
+    training.trainer.run()
+    assert training.trainer.state.iteration == len(DATA)
+    assert len(training.losses) == len(DATA) - 3
+
+
+def test_a_rate_that_is_a_tensor_stays_the_one_that_captured_graphs_hold():
+    training = Training()
+    rates = []
+    for group in training.optimizer.param_groups:
+        group["lr"] = torch.tensor(0.01)
+        rates.append(group["lr"])
+    training.search()
+    assert [group["lr"] for group in training.optimizer.param_groups] == [pytest.approx(0.01)] * 2
+    assert all(group["lr"] is rate for group, rate in zip(training.optimizer.param_groups, rates, strict=True))
+
+
 def test_an_exception_in_the_search_leaves_no_trace_either():
     def fail(search):
         search.run([*DATA[:5], ("no", "batch")])
@@ -105,8 +175,10 @@ def test_an_exception_in_the_search_leaves_no_trace_either():
     plain.trainer.run(DATA)
     expected = plain.everything()
     searched = Training()
-    with pytest.raises(TypeError):
-        searched.search(fail)
+    finder = FastaiLRFinder()
+    with pytest.raises(TypeError), finder.attach(searched.trainer, searched.to_save) as search:
+        fail(search)
+    assert [len(column) for column in finder.get_results().values()] == [5, 5]
     searched.losses, searched.rates = [], []
     searched.trainer.run(DATA)
     assert searched.everything() == expected
@@ -192,6 +264,7 @@ def test_arguments_that_cannot_work_are_refused():
         ({"end_lr": 1e-9}, "give a higher end_lr"),
         ({"start_lr": [0.1]}, "each of 2 groups"),
         ({"start_lr": 0.0}, "above 0"),
+        ({"start_lr": True}, "above 0"),
         ({"output_transform": 3}, "output_transform=3"),
     ):
         with (
@@ -206,6 +279,22 @@ def test_arguments_that_cannot_work_are_refused():
         search.run(DATA)
     with pytest.raises(UsageError, match="give num_iter"), finder.attach(training.trainer, training.to_save) as search:
         search.run(iter(DATA))
+
+
+def test_in_its_block_a_search_is_looked_at_and_not_applied():
+    training, finder = Training(), FastaiLRFinder()
+    with finder.attach(training.trainer, training.to_save, start_lr=np.float32(1e-3), end_lr=0.5) as search:
+        search.run(DATA)
+        assert len(finder.get_results()["loss"]) == len(DATA)
+        with pytest.raises(UsageError, match="call it after the block"):
+            finder.apply_suggested_lr(training.optimizer)
+    for group in training.optimizer.param_groups:
+        group["lr"] = 0.0  # by a warm-up, say
+    with (
+        pytest.raises(UsageError, match=r"0\.0, the learning rate of the optimizer"),
+        finder.attach(training.trainer, training.to_save),
+    ):
+        pass
 
 
 def test_a_search_is_drawn():

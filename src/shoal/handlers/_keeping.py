@@ -6,14 +6,13 @@ import copy
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
 
 from shoal.engine import Engine
-from shoal.handlers.lr_scheduler import TorchSteps
-from shoal.handlers.param_scheduler import BaseParamScheduler
 
 __all__ = ["kept"]
 
@@ -22,35 +21,58 @@ __all__ = ["kept"]
 def kept(trainer: Engine, objects: Mapping[str, Any]) -> Iterator[None]:
     """Start from nothing in the block; at its end, also after an exception, put back what it has changed.
 
-    That is the state of ``objects``, of the trainer's gradient scaler and of the schedules that are attached to it, the
-    trainer's place and its state, and the random states of this process. Copies lie in the main memory.
+    That is the state of ``objects``, of the trainer's gradient scaler, of the handlers and metrics that are attached to
+    it, the trainer's place and its state, and the random states of this process. Copies lie in the main memory.
 
     Args:
         trainer: the engine that runs in the block.
         objects: by name, with ``state_dict()`` and ``load_state_dict()``.
     """
-    every = [*objects.values(), *_schedules_of(trainer)]
     scaler = getattr(trainer.state, "scaler", None)
-    if scaler is not None and not any(scaler is item for item in every):
-        every.append(scaler)
+    found = [*objects.values(), *_handlers_of(trainer), *([] if scaler is None else [scaler])]
+    every = list({id(item): item for item in found}.values())
     states = [_copied(item.state_dict()) for item in every]
+    restores = [_tensors_of_groups(item) for item in every]
+    # Metrics come last: going to another place starts them anew.
+    metrics = [link.metric for link in trainer._metrics._links.values()]
+    samples = [_copied(metric.state_dict()) for metric in metrics]
     restore_place, restore_random = _rewound(trainer), _random_states()
     try:
         yield
     finally:
-        for item, state in zip(every, states, strict=True):
+        for item, state, restore in zip(every, states, restores, strict=True):
             item.load_state_dict(state)
+            restore()
         restore_place()
+        for metric, state in zip(metrics, samples, strict=True):
+            metric.load_state_dict(state)
         restore_random()
 
 
-def _schedules_of(trainer: Engine) -> list[Any]:
+def _handlers_of(trainer: Engine) -> list[Any]:
+    """Attached objects that have a state, themselves or by one of their methods."""
     handlers = [entry.handler for entries in trainer.handlers._entries.values() for entry in entries]
-    found: list[Any] = []
-    for handler in handlers:
-        if isinstance(handler, BaseParamScheduler | TorchSteps) and not any(handler is other for other in found):
-            found.append(handler)
-    return found
+    owners = [handler.__self__ if isinstance(handler, MethodType) else handler for handler in handlers]
+    # Of their class: a logger that passes names on to its service would have to open it to answer.
+    kinds = [(owner, type(owner)) for owner in owners]
+    return [owner for owner, kind in kinds if hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")]
+
+
+def _tensors_of_groups(item: Any) -> Callable[[], None]:
+    """What makes an optimizer's groups hold the tensors that they hold now, with the values that were loaded since.
+
+    Loading leaves others there, on the processor: captured graphs, which hold these, would go on with the last rate.
+    """
+    groups = getattr(item, "param_groups", ())
+    tensors = [{name: value for name, value in group.items() if isinstance(value, torch.Tensor)} for group in groups]
+
+    def restore() -> None:
+        for group, own in zip(getattr(item, "param_groups", ()), tensors, strict=True):
+            for name, tensor in own.items():
+                tensor.copy_(group[name])
+                group[name] = tensor
+
+    return restore
 
 
 def _copied(value: Any) -> Any:
@@ -74,16 +96,21 @@ def _rewound(trainer: Engine) -> Callable[[], None]:
         name: copy.copy(value) if type(value) in (dict, list) else value for name, value in vars(trainer.state).items()
     }
     history = copy.deepcopy(getattr(trainer.state, "param_history", None))
+    left = {name: getattr(trainer, name) for name in ("_loaded", "_paused", "_failed", "_cut")}
 
     if was_run:
         own = {key: place[key] for key in trainer.state_dict_user_keys}
         trainer.load_state_dict({"iteration": 0, "epoch": 0, "epoch_length": None, **own})
 
     def restore() -> None:
-        if was_run:
-            trainer.load_state_dict(place)
-        vars(trainer.state).clear()
-        vars(trainer.state).update(attributes)
+        trainer.load_state_dict(place)
+        for name, value in left.items():  # else the next run would take the place for that of a checkpoint
+            setattr(trainer, name, value)
+        state = vars(trainer.state)
+        # Of a window of accumulated gradients that was open, these are gone: its batches come again.
+        placed = {name: state[name] for name in ("iteration", "epoch_base", "data_base")}
+        state.clear()
+        state.update(attributes | placed)
         if history is not None:
             trainer.state.param_history = history
 

@@ -22,6 +22,9 @@ from shoal.handlers.param_scheduler import set_param
 __all__ = ["FastaiLRFinder"]
 
 
+_NOT_GIVEN = ", the learning rate of the optimizer (which a schedule may have set)"
+
+
 def _whole_output(output: Any) -> Any:
     return output
 
@@ -60,9 +63,10 @@ class FastaiLRFinder:
         """Make a search of the trainer's runs inside the block.
 
         At its end, also after an exception, these are as before: the objects in ``to_save``, the gradient scaler, the
-        schedules that are attached to the trainer, its place, its state, and the process's random states. Handlers of
-        the trainer are called in the search, too; so attach those that write, such as checkpoints and trackers, after
-        it. On several ranks the block is entered by all, and each iteration costs one collective: the loss is the mean
+        handlers and metrics that are attached to the trainer (averaged weights, schedules, …), its place, its state,
+        and the process's random states. A window of accumulated gradients that was open is done again. Handlers are
+        called in the search, too; so attach those that write, such as checkpoints and trackers, after it. On several
+        ranks the block is entered by all, and each iteration costs one collective: the loss is the mean
         of the ranks', and so all stop in one iteration with the same results.
 
         Args:
@@ -85,15 +89,14 @@ class FastaiLRFinder:
         """
         _check(trainer, to_save, output_transform, num_iter, step_mode, smooth_f, diverge_th)
         optimizer = to_save["optimizer"]
-        starts = _rates(
-            "start_lr", [float(g["lr"]) for g in optimizer.param_groups] if start_lr is None else start_lr, optimizer
-        )
+        starts = _rates("start_lr", start_lr, optimizer)
         ends = _rates("end_lr", end_lr, optimizer)
         for start, end in zip(starts, ends, strict=True):
             if not start < end:
                 raise UsageError(f"asked for a search from start_lr={start} to end_lr={end}; give a higher end_lr")
         search = _Search(optimizer, output_transform, starts, ends, step_mode, smooth_f, diverge_th, num_iter)
         with kept(trainer, to_save):
+            self._search = search
             handles = [
                 trainer.add_event_handler(Events.STARTED, search.begin),
                 trainer.add_event_handler(Events.ITERATION_STARTED, search.set_rates),
@@ -103,7 +106,7 @@ class FastaiLRFinder:
             try:
                 yield trainer
             finally:
-                self._search = search
+                search.is_open = False
                 for handle in handles:
                     handle.remove()
 
@@ -114,7 +117,8 @@ class FastaiLRFinder:
             UsageError: there was no search.
         """
         search = self._done()
-        rates: list[Any] = [list(row) if len(row) > 1 else row[0] for row in search.rates]
+        complete = search.rates[: len(search.losses)]  # an iteration that failed has no loss
+        rates: list[Any] = [list(row) if len(row) > 1 else row[0] for row in complete]
         return {"lr": rates, "loss": list(search.losses)}
 
     def lr_suggestion(self) -> float | list[float]:
@@ -130,9 +134,17 @@ class FastaiLRFinder:
     def apply_suggested_lr(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the suggested rate in each group of ``optimizer``.
 
+        A schedule that was made of the optimizer before keeps the rates that it was made with; make it after this.
+
         Raises:
-            UsageError: as :meth:`lr_suggestion`, or the optimizer has another number of groups.
+            UsageError: as :meth:`lr_suggestion`, or the optimizer has another number of groups, or the block of
+                :meth:`attach`, whose end would undo it, isn't left yet.
         """
+        if self._done().is_open:
+            raise UsageError(
+                "apply_suggested_lr() was called in the block of attach(), whose end takes the rate back; "
+                "call it after the block"
+            )
         suggested = self.lr_suggestion()
         rates = suggested if isinstance(suggested, list) else [suggested]
         groups = optimizer.param_groups
@@ -224,6 +236,7 @@ class _Search:
     num_iter: int | None
     length: int = 0
     diverged: bool = False
+    is_open: bool = True
     rates: list[list[float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
@@ -330,11 +343,13 @@ def _check(
 
 def _rates(name: str, given: object, optimizer: Any) -> list[float]:
     """One rate for each group."""
-    count = len(optimizer.param_groups)
-    rates = [given] * count if isinstance(given, Real) else given
+    groups = optimizer.param_groups
+    count = len(groups)
+    rates = [float(group["lr"]) for group in groups] if given is None else given
+    rates = [rates] * count if isinstance(rates, Real) else rates
     if not isinstance(rates, Sequence) or isinstance(rates, str) or len(rates) != count:
         raise UsageError(f"asked for {name}={given!r}; give a number, or a list of one for each of {count} groups")
     for rate in rates:
-        if not isinstance(rate, int | float) or not 0 < rate < math.inf:
-            raise UsageError(f"{name} has {rate!r}; give rates above 0")
+        if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < float(rate) < math.inf:
+            raise UsageError(f"{name} has {rate!r}{_NOT_GIVEN if given is None else ''}; give rates above 0")
     return [float(rate) for rate in rates]
