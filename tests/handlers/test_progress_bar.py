@@ -6,6 +6,8 @@ import gc
 import io
 import os
 import re
+import signal
+import subprocess
 import sys
 import textwrap
 import weakref
@@ -83,6 +85,7 @@ def test_a_bar_is_complete_also_between_updates_and_gone_where_the_run_is_left(t
         """
         from shoal.engine import Engine, Events
         from shoal.handlers import ProgressBar
+        from tqdm import tqdm
 
         def run(count, leave=None, **options):
             trainer = Engine(lambda engine, batch: None)
@@ -94,7 +97,7 @@ def test_a_bar_is_complete_also_between_updates_and_gone_where_the_run_is_left(t
                 trainer.run(range(count))
             except RuntimeError:
                 pass
-            print("open" if bar._bar is not None else "closed")
+            print("open" if tqdm._instances else "closed")
 
         def fail(engine):
             raise RuntimeError
@@ -117,6 +120,114 @@ def test_a_bar_is_complete_also_between_updates_and_gone_where_the_run_is_left(t
     assert [re.search(r"(\d)/8", line).group(1) for line in shown if "/8" in line] == ["4"] * 4
     assert "Engine run stopped in epoch 1" in shown[12]
     assert len(shown) == 16
+
+
+def test_a_bar_shows_the_epoch_it_is_in_and_is_closed_where_max_iters_ends_the_run(tmp_path):
+    shown = _in_a_terminal(
+        tmp_path,
+        """
+        from shoal.engine import Engine, Events
+        from shoal.handlers import ProgressBar
+        from tqdm import tqdm
+
+        trainer = Engine(lambda engine, batch: None)
+        ProgressBar(persist=True).attach(trainer, closing_event_name=Events.COMPLETED)
+        trainer.run(range(4), max_epochs=3)
+        trainer = Engine(lambda engine, batch: None)
+        ProgressBar(persist=True).attach(trainer)
+        trainer.run(range(4), max_iters=6)
+        print("open" if tqdm._instances else "closed")
+        """,
+    )
+    assert [re.match(r"Epoch \[./.\]: +\d+%|closed", line).group() for line in shown] == [
+        "Epoch [3/3]: 100%", "Epoch [1/2]: 100%", "Epoch [2/2]:  50%", "closed",
+    ]  # fmt: skip
+
+
+def test_an_evaluation_in_the_middle_of_an_epoch_has_a_bar_of_its_own(tmp_path):
+    shown = _in_a_terminal(
+        tmp_path,
+        """
+        from shoal.engine import Engine, Events
+        from shoal.handlers import ProgressBar
+
+        trainer, evaluator = (Engine(lambda engine, batch: None) for _ in range(2))
+        bar = ProgressBar(persist=True)
+        bar.attach(trainer)
+        bar.attach(evaluator)
+        trainer.add_event_handler(Events.ITERATION_COMPLETED(every=4), lambda: evaluator.run(range(3)) and None)
+        trainer.run(range(10), max_epochs=1)
+        """,
+    )
+    assert sorted(re.search(r"\d+/\d+", line).group() for line in shown) == ["10/10", "3/3", "3/3"]
+
+
+def test_a_run_goes_on_where_its_terminal_is_closed(tmp_path):
+    script, result = tmp_path / "program.py", tmp_path / "result"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, pathlib, signal, sys, threading
+            from shoal.engine import Engine, Events
+            from shoal.handlers import ProgressBar
+
+            closed = threading.Event()
+            signal.signal(signal.SIGUSR1, lambda *_: closed.set())
+            trainer = Engine(lambda engine, batch: None)
+            ProgressBar(mininterval=0).attach(trainer)
+            trainer.add_event_handler(Events.ITERATION_COMPLETED(once=6), lambda: os.write(1, b"waiting") and None)
+            trainer.add_event_handler(Events.ITERATION_COMPLETED(once=6), lambda: closed.wait(100) and None)
+            try:
+                trainer.run(range(4), max_epochs=4)
+            finally:
+                pathlib.Path(sys.argv[1]).write_text(f"at {trainer.state.iteration}")
+            """
+        )
+    )
+    main, terminal = os.openpty()
+    child = subprocess.Popen(
+        [sys.executable, str(script), str(result)], stdin=terminal, stdout=terminal, stderr=terminal,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    os.close(terminal)
+    shown = b""
+    while b"waiting" not in shown:
+        shown += os.read(main, 1000)
+    os.close(main)
+    child.send_signal(signal.SIGUSR1)
+    child.wait(timeout=100)
+    assert result.read_text() == "at 16"
+
+
+@pytest.mark.parametrize("kind", ["closed", "ascii", "none"])
+def test_a_run_goes_on_where_progress_cannot_be_written(kind, caplog, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    if kind == "closed":
+        out.close()
+    if kind == "none":  # as where there is no console
+        monkeypatch.setattr(sys, "stderr", None)
+    trainer = Engine(lambda engine, batch: None)
+    trainer.state.metrics["précision"] = 0.5
+    ProgressBar(file=None if kind == "none" else out).attach(trainer, "all")
+    trainer.run(range(4), max_epochs=2)
+    assert trainer.state.iteration == 8
+    assert [record.getMessage()[:33] for record in caplog.records] == [
+        "Progress is not shown any more: " + ("I" if kind == "closed" else "'")
+    ] * (kind != "none")
+
+
+def test_a_value_is_looked_at_only_where_it_is_drawn():
+    class Watched:
+        def __str__(self):
+            looks.append(trainer.state.iteration)
+            return "x"
+
+    looks, out = [], io.StringIO()
+    trainer = Engine(lambda engine, batch: Watched())
+    ProgressBar(file=out).attach(trainer, output_transform=lambda output: output)
+    trainer.run(range(100))
+    assert looks == list(range(10, 101, 10))
+    assert len(out.getvalue().splitlines()) == 10
 
 
 NOTEBOOK = """

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from shoal._optional import require
 
-__all__ = ["LinesAbove", "in_notebook", "notebook_bar"]
+__all__ = ["LinesAbove", "in_notebook", "is_terminal", "notebook_bar"]
 
 _log = logging.getLogger(__name__)
 
@@ -88,10 +88,11 @@ def _terminal_handlers() -> list[logging.Handler]:
     loggers = [logging.getLogger(), *logging.root.manager.loggerDict.values()]
     handlers = {handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers}
     streams = [handler for handler in (*handlers, logging.lastResort) if isinstance(handler, logging.StreamHandler)]
-    return [handler for handler in streams if _is_terminal(handler.stream)]
+    return [handler for handler in streams if is_terminal(handler.stream)]
 
 
-def _is_terminal(stream: Any) -> bool:
+def is_terminal(stream: Any) -> bool:
+    """Whether ``stream`` is a terminal; a closed one isn't, nor None (as sys.stderr may be)."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):  # no stream of a file, or a closed one

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
@@ -14,7 +16,7 @@ from shoal import runtime
 from shoal.engine import Engine, Events
 from shoal.engine.events import EventKey, EventLike, FilteredEvent
 from shoal.errors import UsageError
-from shoal.handlers._bars import LinesAbove, in_notebook, notebook_bar
+from shoal.handlers._bars import LinesAbove, in_notebook, is_terminal, notebook_bar
 from shoal.handlers._counts import axis_of
 
 __all__ = ["ProgressBar"]
@@ -42,6 +44,10 @@ class ProgressBar:
 
     In a terminal it is tqdm's bar, and lines that ``logging`` writes there appear above it; in a notebook it is a
     widget (without ipywidgets there are plain lines, and a hint); elsewhere there are ten plain lines for the whole.
+    Where these cannot be written any more, as after the terminal was closed, the run goes on without.
+
+    Values are looked at, which may wait for the device, only where they are drawn: at most every ``mininterval``
+    seconds, or once a line. Each engine that it is attached to has a bar of its own.
 
     Args:
         persist: whether a bar stays when it is complete.
@@ -61,6 +67,7 @@ class ProgressBar:
         self._bar: Any = None
         self._line = 0
         self._covers = False
+        self._is_lost = False
 
     def attach(
         self,
@@ -100,13 +107,16 @@ class ProgressBar:
                 raise UsageError(f"asked for {argument}={names!r}; give a list of names")
         shown = _Shown(metric_names, output_transform, list(state_attributes or ()))
         begins = Events.STARTED if axis_of(base) == "epoch" else Events.EPOCH_STARTED
-        engine.add_event_handler(begins, self._begin, base)
-        engine.add_event_handler(event_name, self._update, base, shown)
-        engine.add_event_handler(closing_event_name, self._complete, base, shown)
+        one = copy.copy(self)  # engines run inside one another
+        engine.add_event_handler(begins, one._begin, base)
+        engine.add_event_handler(event_name, one._update, base, shown)
+        engine.add_event_handler(closing_event_name, one._complete, base, shown)
+        if closing is not Events.COMPLETED:  # max_iters ends a run in the middle of an epoch
+            engine.add_event_handler(Events.COMPLETED, one._complete, base, shown)
         leaving = Events.TERMINATE | Events.INTERRUPT | Events.EXCEPTION_RAISED
         if axis_of(base) == "iteration" and closing is Events.EPOCH_COMPLETED:
             leaving = leaving | Events.TERMINATE_SINGLE_EPOCH
-        engine.add_event_handler(leaving, self._close)
+        engine.add_event_handler(leaving, one._close)
 
     @staticmethod
     def log_message(message: str) -> None:
@@ -119,6 +129,9 @@ class ProgressBar:
         done, total, title = self._place(engine, event)
         if axis_of(event) == "epoch" and 0 < state.epoch_iteration < (state.epoch_length or 0):
             done -= 1  # the run goes on in the middle of that epoch
+        if self._bar is not None:  # that of the epoch before, where it is closed later
+            self._bar.set_description(title, refresh=False)
+            self._bar.reset(total)
         self._open(done, total, title)
 
     def _update(self, engine: Engine, event: EventKey, shown: _Shown) -> None:
@@ -127,9 +140,12 @@ class ProgressBar:
         done, total, title = self._place(engine, event)
         self._open(done, total, title)
         if self._bar is None:
-            self._print(done, total, title, shown.values(engine))
+            self._print(done, total, title, engine, shown)
             return
-        if values := shown.values(engine):
+        if self._bar.disable:  # by tqdm's environment variable
+            return
+        is_due = done == total or self._bar.mininterval <= time.time() - self._bar.last_print_t
+        if is_due and (values := shown.values(engine)):
             self._bar.set_postfix(values, refresh=False)
         self._bar.update(done - self._bar.n)
 
@@ -146,7 +162,7 @@ class ProgressBar:
         """The class of bars that can be drawn here, or None."""
         if self.file is None and in_notebook():
             return notebook_bar()
-        return tqdm if self._out().isatty() else None
+        return tqdm if is_terminal(self._out()) else None
 
     def _is_shown(self) -> bool:
         return runtime.current().is_main and not self.tqdm_kwargs.get("disable")
@@ -166,13 +182,17 @@ class ProgressBar:
             LinesAbove.open()
         self._bar = kind(**(options | self.tqdm_kwargs | {"desc": title}))
 
-    def _print(self, done: int, total: int | None, title: str, values: Mapping[str, str]) -> None:
+    def _print(self, done: int, total: int | None, title: str, engine: Engine, shown: _Shown) -> None:
         line = done * _LINES // total if total else done // 100
-        if line == self._line and done != total:
+        if self._is_lost or (line == self._line and done != total):
             return
         self._line = line
-        shown = "".join(f", {name}={value}" for name, value in values.items())
-        print(f"{title}: {done}/{total or '?'}{shown}", file=self._out(), flush=True)
+        values = "".join(f", {name}={value}" for name, value in shown.values(engine).items())
+        try:
+            print(f"{title}: {done}/{total or '?'}{values}", file=self._out(), flush=True)
+        except (OSError, ValueError) as error:  # the terminal or the pipe is gone, or the file is closed
+            self._is_lost = True
+            engine.logger.warning("Progress is not shown any more: %s", error)
 
     def _complete(self, engine: Engine, event: EventKey, shown: _Shown) -> None:
         """Show what came after the last update, if anything, and close."""
@@ -230,4 +250,4 @@ def _short(name: str, value: Any) -> list[tuple[str, str]]:
     try:
         return [(name, f"{float(value):.4g}")]
     except (TypeError, ValueError, RuntimeError):
-        return [(name, str(value))]
+        return [(name, " ".join(str(value).split()))]  # on one line
