@@ -1,6 +1,7 @@
 """Precision, recall, F-scores, reports, top-k and kappa: inputs at the edges. Their values are in test_conformance."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from shoal.metrics import (
     CohenKappa,
     ConfusionMatrix,
     Fbeta,
+    MeanPairwiseDistance,
     Precision,
     Recall,
     TopKCategoricalAccuracy,
@@ -216,3 +218,32 @@ def test_no_sample_is_not_computable():
     for metric in (Precision(), Recall(average="samples", is_multilabel=True), Fbeta(1), ClassificationReport()):
         with pytest.raises(NotComputableError):
             metric.compute()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.float16, torch.bool])
+@pytest.mark.parametrize("weights", [None, "linear", "quadratic"])
+def test_kappa_takes_distances_between_classes_of_any_dtype(dtype, weights):
+    y_pred, y = (torch.tensor(classes).to(dtype) for classes in ([0, 1, 2, 2, 1, 0], [0, 2, 0, 1, 1, 0]))
+    wanted = sk.cohen_kappa_score(y_pred.numpy(), y.numpy(), weights=weights)
+    assert value(CohenKappa(weights=weights), (y_pred, y)) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("strange", [0.3, torch.nan])
+def test_kappa_refuses_scores(strange):
+    with pytest.raises(UsageError, match="1 values that are no whole numbers"):
+        value(CohenKappa(), (torch.tensor([strange, 1.0]), torch.tensor([0.0, 1.0])))
+
+
+@pytest.mark.parametrize(
+    "labels", [["a", "a", "b"], ["a", "macro avg", "b"], ["weighted avg", "a", "b"], [1, "1", "b"]]
+)
+def test_rows_of_a_report_do_not_hide_each_other(labels):
+    with pytest.raises(UsageError, match="one row would hide another"):
+        ClassificationReport(labels=labels)
+
+
+def test_what_has_to_be_a_number_above_0_is_one():
+    for number in ("2", None, math.nan, 0, -1.0):
+        for make in (Fbeta, lambda beta: ClassificationReport(beta=beta), lambda p: MeanPairwiseDistance(p=p)):
+            with pytest.raises(UsageError, match="give a number above 0"):
+                make(number)

@@ -84,3 +84,17 @@ def test_no_update_asks_the_device_for_a_value(kind):
 def test_a_norm_that_is_none_is_refused():
     with pytest.raises(UsageError, match="p=0"):
         MeanPairwiseDistance(p=0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 7])
+def test_targets_that_are_all_equal_have_no_variance_however_they_come(batch_size):
+    y = torch.full((7,), 0.1, dtype=torch.float64)  # whose plain mean is another number
+    assert value(R2Score(), *[(part + 1, part) for part in y.split(batch_size)]) == 0.0
+    assert value(R2Score(), *[(part, part) for part in y.split(batch_size)]) == 1.0
+
+
+def test_complex_numbers_are_refused():
+    y = torch.complex(torch.ones(2), torch.ones(2))
+    for kind in ALL:
+        with pytest.raises(UsageError, match="complex numbers are neither scores nor classes"):
+            kind().update((y, y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from shoal.errors import UsageError
 __all__ = [
     "Kind",
     "aligned",
+    "check_positive",
     "count_by_class",
     "kind_of",
     "misfit",
@@ -29,9 +31,20 @@ def pair_of(owner: str, output: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if isinstance(output, tuple | list) and len(output) == 2:
         y_pred, y = output
         if isinstance(y_pred, torch.Tensor) and isinstance(y, torch.Tensor):
+            if y_pred.is_complex() or y.is_complex():
+                raise UsageError(
+                    f"{owner} was given {y_pred.dtype} and {y.dtype}, and complex numbers are neither scores nor "
+                    "classes; use output_transform, such as torch.view_as_real of both"
+                )
             return y_pred.detach(), y.detach()
     kinds = [type(part).__name__ for part in output] if isinstance(output, tuple | list) else type(output).__name__
     raise UsageError(f"{owner} was given {kinds} and takes a pair of tensors (y_pred, y); use output_transform")
+
+
+def check_positive(owner: str, name: str, value: Any) -> None:
+    """Raises UsageError, which names ``owner``, where ``value`` is no number above 0."""
+    if not isinstance(value, numbers.Real) or not float(value) > 0:
+        raise UsageError(f"{owner} was given {name}={value!r}; give a number above 0")
 
 
 def misfit(y_pred: torch.Tensor, y: torch.Tensor, takes: str) -> UsageError:

@@ -10,10 +10,13 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.metrics._class_counts import ClassCounts, Scores, ratio
+from shoal.metrics._inputs import check_positive
 from shoal.metrics.fbeta import f_score
 from shoal.metrics.metrics_lambda import MetricsLambda
 
 __all__ = ["ClassificationReport"]
+
+_MEANS = ("macro avg", "weighted avg")
 
 
 class ClassificationReport(MetricsLambda):
@@ -30,8 +33,8 @@ class ClassificationReport(MetricsLambda):
         labels: names of the classes, in order; their numbers by default.
 
     Raises:
-        UsageError: ``beta`` is not above 0; when the value is computed: there are more or fewer classes than
-            ``labels``.
+        UsageError: ``beta`` is not above 0, or two rows would have one name; when the value is computed: there are
+            more or fewer classes than ``labels``.
 
     The value maps each class, ``"macro avg"`` (the mean over classes) and ``"weighted avg"`` (that weighted by the
     number of targets) to ``{"precision", "recall", "f1-score", "support"}``; with ``beta=2``, ``"f2-score"``. Each is
@@ -49,9 +52,13 @@ class ClassificationReport(MetricsLambda):
         is_multilabel: bool = False,
         labels: Sequence[str] | None = None,
     ) -> None:
-        if not beta > 0:
-            raise UsageError(f"ClassificationReport was given beta={beta!r}; give a number above 0")
+        check_positive("ClassificationReport", "beta", beta)
         names = None if labels is None else [str(label) for label in labels]
+        if names is not None and len({*names, *_MEANS}) < len(names) + len(_MEANS):
+            raise UsageError(
+                f"ClassificationReport was given labels={names!r}, where one row would hide another; give each class a "
+                f"name of its own, other than {' and '.join(map(repr, _MEANS))}"
+            )
 
         def report(scores: Scores) -> dict[str, dict[str, float]] | str:
             table = _table(scores, beta, names)

@@ -98,7 +98,7 @@ class CohenKappa(Metric):
 
         Raises:
             NotComputableError: no rank has seen a sample.
-            UsageError: classes are outside ``num_classes``.
+            UsageError: classes are outside ``num_classes``, or no whole numbers.
         """
         return float(self._kept.compute_from(state))
 
@@ -132,15 +132,21 @@ class _PairCounts(Sums):
 
 
 def _of_pairs(y_pred: torch.Tensor, y: torch.Tensor, weights: Weights) -> float:
-    classes, places = torch.cat([y_pred, y]).unique(return_inverse=True)
+    given = torch.cat([y_pred, y])
+    if given.is_floating_point() and (strange := int((given != given.round()).sum())):
+        raise UsageError(
+            f"CohenKappa was given {strange} values that are no whole numbers; make classes of scores by "
+            "output_transform: argmax, or a threshold"
+        )
+    classes, places = torch.unique(given, return_inverse=True)
     size = len(classes)
     pairs = places[len(y_pred) :] * size + places[: len(y_pred)]
     return _kappa(torch.bincount(pairs, minlength=size * size).reshape(size, size), classes, weights)
 
 
 def _kappa(matrix: torch.Tensor, classes: torch.Tensor, weights: Weights) -> float:
-    counts = matrix.double()
-    distance = (classes.view(-1, 1) - classes.view(1, -1)).abs().double()
+    counts, numbers = matrix.double(), classes.double()  # a difference of uint8 would wrap around
+    distance = (numbers.view(-1, 1) - numbers.view(1, -1)).abs()
     cost = distance.square() if weights == "quadratic" else distance if weights else (distance > 0).double()
     by_chance = torch.outer(counts.sum(dim=1), counts.sum(dim=0)) / counts.sum()
     return float(1 - (cost * counts).sum() / (cost * by_chance).sum())

@@ -9,6 +9,7 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.metrics._class_counts import ClassCounts, Scores, ratio
+from shoal.metrics._inputs import check_positive
 from shoal.metrics.metrics_lambda import MetricsLambda
 from shoal.metrics.precision import Precision
 from shoal.metrics.recall import Recall
@@ -48,8 +49,7 @@ class Fbeta(MetricsLambda):
         *,
         is_multilabel: bool = False,
     ) -> None:
-        if not beta > 0:
-            raise UsageError(f"Fbeta was given beta={beta!r}; give a number above 0")
+        check_positive("Fbeta", "beta", beta)
         given = {"precision": precision, "recall": recall}
         for name, metric in given.items():
             if metric is None:

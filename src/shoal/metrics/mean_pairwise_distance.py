@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from shoal.errors import UsageError
-from shoal.metrics._inputs import misfit, pair_of, widened
+from shoal.metrics._inputs import check_positive, misfit, pair_of, widened
 from shoal.metrics._ratio import Ratio
 
 __all__ = ["MeanPairwiseDistance"]
@@ -38,8 +37,7 @@ class MeanPairwiseDistance(Ratio):
         device: torch.device | str | None = None,
         skip_unrolling: bool = False,
     ) -> None:
-        if not p > 0:
-            raise UsageError(f"MeanPairwiseDistance was given p={p!r}; give a number above 0")
+        check_positive("MeanPairwiseDistance", "p", p)
         self._p, self._eps = p, eps
         super().__init__(output_transform, device, skip_unrolling)
 

@@ -47,7 +47,7 @@ class R2Score(Metric):
             return
         target = widened(y).reshape(-1)
         error = (widened(y_pred).reshape(-1) - target).square().sum()
-        mean = target.mean()
+        mean = target[0] + (target - target[0]).mean()  # exact where all are equal
         batch = torch.stack([torch.full_like(mean, len(y)), mean, (target - mean).square().sum(), error])
         if self.device is not None:
             batch = batch.to(self.device)
