@@ -95,3 +95,24 @@ def test_nothing_is_not_computable_and_what_does_not_fit_is_refused(kind):
         metric.update(torch.ones(2))
     with pytest.raises(UsageError, match="not callable"):
         VariableAccumulation(3)
+
+
+def test_a_weight_may_be_filled_anew_by_the_caller():
+    average, num_tokens = Average(), torch.tensor(3)
+    average.update((torch.tensor(1.0), num_tokens))
+    num_tokens.fill_(1)
+    average.update((torch.tensor(5.0), num_tokens))
+    assert average.compute() == 2.0
+
+
+def test_a_value_may_be_changed_by_the_caller():
+    metric = after(VariableAccumulation, torch.ones(2), op=lambda total, value: total + value)
+    metric.peek()[0].fill_(9.0)
+    assert metric.compute()[0].tolist() == [1.0, 1.0]
+
+
+def test_complex_numbers_and_negative_ones_of_numpy_are_refused():
+    with pytest.raises(UsageError, match=r"Average was given torch\.complex64"):
+        Average().update(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(UsageError, match="negative numbers have no geometric mean"):
+        GeometricAverage().update(np.float32(-2))

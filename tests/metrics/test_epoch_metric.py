@@ -5,7 +5,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from shoal.errors import CollectiveError, NotComputableError, UsageError
-from shoal.metrics import EpochMetric
+from shoal.metrics import EpochMetric, MetricGroup
 from shoal.metrics.epoch_metric import EpochMetricWarning
 
 
@@ -85,3 +85,28 @@ def test_what_does_not_fit_is_refused_with_both_shapes():
         metric.merge([metric.state(), other.state()])
     with pytest.raises(UsageError, match="not callable"):
         EpochMetric(3)
+
+
+def test_a_function_that_works_in_place_changes_no_sample():
+    def total_of_doubles(y_pred, y):
+        return float(y_pred.mul_(2).sum())
+
+    metric = EpochMetric(total_of_doubles, check_compute_fn=True)
+    for _ in range(2):
+        metric.update((torch.ones(3), torch.ones(3)))
+    group = MetricGroup({"one": metric, "same": metric + 0})
+    assert [group.compute(), group.compute()] == [{"one": 12.0, "same": 12.0}] * 2
+
+
+def test_samples_of_a_checkpoint_lie_on_the_cpu_and_those_that_follow_elsewhere():
+    from torch._subclasses.fake_tensor import FakeTensorMode  # a GPU's tensors without a GPU
+
+    metric = EpochMetric(torch.dist, check_compute_fn=False)
+    with FakeTensorMode():
+        metric.load_state({"y_pred": torch.ones(2), "y": torch.ones(2)})
+        metric.update((torch.empty(3, device="cuda"), torch.empty(3, device="cuda")))
+        state = metric.state()
+    assert {name: (tensor.shape, tensor.device.type) for name, tensor in state.items()} == {
+        "y_pred": ((5,), "cpu"),
+        "y": ((5,), "cpu"),
+    }

@@ -55,7 +55,11 @@ class Sums(Metric):
             if isinstance(part, torch.Tensor):
                 part = self._prepared(part)  # noqa: PLW2901
             known = self._sums.get(name)
-            self._sums[name] = part if known is None else self._added(name, known, part)
+            if known is not None:
+                part = self._added(name, known, part)  # noqa: PLW2901
+            elif isinstance(part, torch.Tensor):
+                part = part.clone()  # noqa: PLW2901 - the caller may fill its tensor anew
+            self._sums[name] = part
 
     def state(self) -> State:
         """The sums by name, int64 or float64; without elements where nothing was added."""
@@ -83,6 +87,10 @@ class Sums(Metric):
         self, part: torch.Tensor, device: torch.device | None = None, *, as_real: bool = False
     ) -> torch.Tensor:
         """The tensor where it is added up, in the dtype in which it is; a count too in that of sums, if ``as_real``."""
+        if part.is_complex():
+            raise UsageError(
+                f"{type(self).__name__} was given {part.dtype} and adds up real numbers; take a part of it"
+            )
         device = device or self.device or part.device
         moved = part.detach()
         if device.type != "mps":  # it may come from there, where it could not become float64

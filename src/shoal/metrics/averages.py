@@ -73,7 +73,7 @@ class VariableAccumulation(Sums):
         Raises:
             NotComputableError: there is none.
         """
-        return state["accumulator"], self.weight_of(state)
+        return state["accumulator"].clone(), self.weight_of(state)
 
     def weight_of(self, state: Mapping[str, torch.Tensor]) -> float:
         """The number of examples, or the sum of their weights.
@@ -158,6 +158,10 @@ class Average(VariableAccumulation):
             return None
         return self._sums["accumulator"] / self._sums["num_examples"]
 
+    def peek_weight(self) -> Any:
+        """The weights of this rank's examples, where they lie; None before the first."""
+        return self._sums.get("num_examples")
+
     @torch.no_grad()
     def _weigh(self, value: Any, weight: Any) -> None:
         for part, most in ((value, 1), (weight, 0)):
@@ -200,7 +204,7 @@ class GeometricAverage(VariableAccumulation):
         Raises:
             UsageError: it is something else, a negative number, or of another shape than before.
         """
-        if isinstance(output, int | float) and output < 0:
+        if isinstance(output, numbers.Real) and output < 0:
             raise UsageError(f"GeometricAverage was given {output!r}, and negative numbers have no geometric mean")
         super().update(output)
 

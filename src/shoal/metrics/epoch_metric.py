@@ -81,8 +81,7 @@ class EpochMetric(Metric):
 
     def state(self) -> State:
         """``y_pred`` and ``y`` of all samples of this rank; without elements where it has none."""
-        joined = (torch.cat(kept).cpu() if kept else torch.zeros(0) for kept in self._kept)
-        return dict(zip(_NAMES, joined, strict=True))
+        return dict(zip(_NAMES, map(_joined, self._kept), strict=True))
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Be as if the samples of ``state``, and no others, had been seen."""
@@ -109,6 +108,8 @@ class EpochMetric(Metric):
                 )
         if not filled:
             return dict(states[0])
+        if len(filled) == 1:
+            return dict(filled[0][1])
         return {name: torch.cat([state[name] for _, state in filled]) for name in _NAMES}
 
     def compute_from(self, state: Mapping[str, torch.Tensor]) -> Any:
@@ -121,7 +122,7 @@ class EpochMetric(Metric):
             raise NotComputableError(
                 f"{type(self).__name__} was computed before any rank had seen a sample; update it first"
             )
-        return self.compute_fn(state["y_pred"], state["y"])
+        return self.compute_fn(state["y_pred"].clone(), state["y"].clone())  # which it may change in place
 
     def _checked(self, output: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch, with (N, 1) as (N,)."""
@@ -147,7 +148,7 @@ class EpochMetric(Metric):
         return batch
 
     def _try_function(self) -> None:
-        y_pred, y = (kept[0].cpu() for kept in self._kept)
+        y_pred, y = (kept[0].to("cpu", copy=True) for kept in self._kept)
         try:
             self.compute_fn(y_pred, y)
         except Exception as error:
@@ -158,6 +159,13 @@ class EpochMetric(Metric):
                 EpochMetricWarning,
                 stacklevel=4,
             )
+
+
+def _joined(kept: list[torch.Tensor]) -> torch.Tensor:
+    """All of them in one tensor on the CPU, where some lie already if a checkpoint gave them."""
+    if len({tensor.device for tensor in kept}) > 1:
+        kept = [tensor.cpu() for tensor in kept]
+    return torch.cat(kept).cpu() if kept else torch.zeros(0)
 
 
 def _without_one(tensor: torch.Tensor) -> torch.Tensor:
