@@ -4,7 +4,7 @@ from torch.nn.functional import cross_entropy
 
 from shoal.engine import Engine, Events
 from shoal.errors import NotComputableError, UsageError
-from shoal.metrics import Accuracy, Loss, Metric, RunningAverage
+from shoal.metrics import Accuracy, Loss, Metric, MetricUsage, RunningAverage
 
 
 def batches(num_batches=4, seed=0):
@@ -167,6 +167,11 @@ def test_metrics_attach_under_free_names_and_known_usages_and_detach():
         Accuracy().attach(engine, "accuracy")
     with pytest.raises(UsageError, match="did you mean 'epoch_wise'"):
         Accuracy().attach(engine, "other", usage="epochwise")
+    with pytest.raises(UsageError, match="choose one of epoch_wise"):
+        Accuracy().attach(engine, "other", usage=MetricUsage())
+    for name in (None, "", 5):
+        with pytest.raises(UsageError, match=f"under the name {name!r}; give a text"):
+            Accuracy().attach(engine, name)
     metric.detach(engine)
     assert not metric.is_attached(engine)
     with pytest.raises(UsageError, match="not attached"):

@@ -151,7 +151,10 @@ def test_what_ranks_must_agree_on_holds_and_what_they_need_not_hangs_nobody():
         assert seen["average_of_all"] == (3.5 + 5.0) / 2
         assert "'accuracy'" in seen["no_sample_anywhere"]
         assert seen["a_rank_without_a_batch_stays_in_step"] == [2 / 3, 2 / 3]
-        assert "[1, 2] metrics attached" in seen["other_metrics_on_another_rank"]
+        assert (
+            "the metrics accuracy (Accuracy) on rank 0 and accuracy (Accuracy), another (Accuracy) on rank 1"
+            in (seen["other_metrics_on_another_rank"])
+        )
     assert first["a_running_average_on_one_rank"] == {"average": 1.5}
     assert second["a_running_average_on_one_rank"] == {}
 

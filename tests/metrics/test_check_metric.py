@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from shoal.errors import UsageError
 from shoal.metrics import Metric
 from shoal.metrics._sums import Sums
 from shoal.testing import check_metric
@@ -121,6 +122,12 @@ def test_a_metric_that_keeps_its_promises_passes_and_its_value_is_returned():
 def test_each_broken_promise_is_told(broken, says):
     with pytest.raises((AssertionError, RuntimeError), match=says):
         check_metric(broken, SAMPLES, expected=4.5)
+
+
+@pytest.mark.parametrize("samples", [(), (torch.zeros(0),), (torch.zeros(3), torch.zeros(2))])
+def test_samples_that_are_none_or_no_pairs_are_refused(samples):
+    with pytest.raises(UsageError, match="check_metric was given samples of lengths"):
+        check_metric(MeanDifference, samples)
 
 
 def test_a_value_that_is_not_the_expected_one_is_told_with_both():

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
+from shoal.engine import Engine, Events
 from shoal.errors import NotComputableError, UsageError
-from shoal.metrics import Accuracy, Average, Loss, MetricGroup
+from shoal.metrics import Accuracy, Average, Loss, MetricGroup, RunningAverage
 
 
 def batch():
@@ -72,3 +73,26 @@ def test_what_cannot_work_is_refused():
     group = MetricGroup({"accuracy": accuracy}, output_transform=lambda out: out)
     with pytest.raises(UsageError, match="Accuracy object would take each output twice"):
         MetricGroup({"group": group, "accuracy": accuracy})
+
+
+@pytest.mark.parametrize("members", [{"accuracy": Accuracy}, {"average": lambda: RunningAverage(Accuracy())}])
+def test_values_of_an_iteration_without_samples_are_gone_under_all_names(members):
+    outputs = iter([batch(), None, batch()])
+    engine, shown = Engine(lambda engine, data: next(outputs)), []
+    MetricGroup({name: make() for name, make in members.items()}).attach(engine, "group", "batch_wise")
+    engine.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: shown.append({*engine.state.metrics}))
+    engine.run([0, 0, 0])
+    assert shown == [{"group", *members}, set(), {"group", *members}]
+
+
+def test_a_member_whose_value_is_gone_is_gone_under_its_own_name():
+    outputs = iter([(1.0, 2.0), (None, 3.0)])
+    engine, shown = Engine(lambda engine, data: next(outputs)), []
+    members = {
+        "a": RunningAverage(output_transform=lambda out: out[0]),
+        "b": RunningAverage(output_transform=lambda out: out[1]),
+    }
+    MetricGroup(members).attach(engine, "group", "batch_wise")
+    engine.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: shown.append({*engine.state.metrics}))
+    engine.run([0, 0])
+    assert shown == [{"group", "a", "b"}, {"group", "b"}]

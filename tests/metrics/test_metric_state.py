@@ -93,6 +93,21 @@ def test_what_is_no_state_of_such_a_metric_is_refused():
             Accuracy().load_state_dict(state)
     with pytest.raises(UsageError, match=r"Accuracy was given a state of \['accumulator', 'num_examples'\]"):
         Accuracy().load_state_dict(Average().state_dict())
+    for state in (None, 5, [Accuracy().state()]):
+        with pytest.raises(UsageError, match=r"to load, which is not one of its 1 part\(s\)"):
+            Accuracy().load_state_dict(state)
+    for part in (None, {"sum": 1, "count": 2, "not_binary": 0, "no_class": 0}):
+        with pytest.raises(UsageError, match=r"Accuracy was given a state of .* and has .*, tensors"):
+            Accuracy().load_state_dict({**Accuracy().state_dict(), "parts": [part]})
+
+
+def test_nothing_is_loaded_of_a_state_that_fits_in_part():
+    group, other = grouped(), MetricGroup({"accuracy": Accuracy(), "first": Accuracy()})
+    group.take(pair(0))
+    before = group.compute()
+    with pytest.raises(UsageError, match="Average was given a state of"):
+        group.load_state_dict(other.state_dict())
+    torch.testing.assert_close(group.compute(), before, rtol=0, atol=0)
 
 
 def test_a_metric_of_ones_own_without_load_state_says_so():

@@ -122,7 +122,16 @@ def behave():
     from shoal import runtime
     from shoal.engine import Engine, Events
     from shoal.errors import CollectiveError
-    from shoal.metrics import Accuracy, Average, EpochMetric, Frequency, RunningAverage, RunningEpochWise
+    from shoal.metrics import (
+        Accuracy,
+        Average,
+        EpochMetric,
+        Frequency,
+        Precision,
+        Recall,
+        RunningAverage,
+        RunningEpochWise,
+    )
 
     rank = runtime.current().rank
     seen = {}
@@ -161,6 +170,24 @@ def behave():
     looped.run([0, 0], max_epochs=2)
     seen["over_epochs"] = shown
 
+    # The same metrics, attached in another order; and others under the same names.
+    seen["order"] = []
+    for names in (("low", "high"), ("high", "low")) if rank == 0 else (("high", "low"), ("low", "high")):
+        ordered = Engine(lambda engine, batch: batch)
+        for name in names:
+            Average(lambda out, name=name: 1.0 if name == "low" else 2.0).attach(ordered, name)
+        seen["order"].append(dict(sorted(ordered.run([0]).metrics.items())))
+    mixed = Engine(lambda engine, batch: (torch.eye(2), torch.arange(2)))
+    (Precision() if rank == 0 else Recall()).attach(mixed, "score")
+    try:
+        mixed.run([0])
+    except CollectiveError as error:
+        seen["mixed"] = str(error)
+    try:
+        (accuracy + one_wrong_of_five if rank == 0 else accuracy * 1).compute()
+    except CollectiveError as error:
+        seen["made_of_others"] = str(error)
+
     saved = accuracy.state_dict()
     if rank == 0:  # saving is no collective
         accuracy.state_dict()
@@ -188,6 +215,9 @@ def test_what_metrics_do_on_two_ranks():
         assert seen["large"] == 20_000
         assert "Average has partial results 'accumulator' of shapes (2,) on rank 0, (3,) on rank 1" in seen["shapes"]
         assert seen["over_epochs"] == [3.5, 0.5 * 3.5 + 0.5 * 5.5]
+        assert seen["order"] == [{"high": 2.0, "low": 1.0}] * 2
+        assert "the metrics score (Precision) on rank 0 and score (Recall) on rank 1" in seen["mixed"]
+        assert "made of the same, on every rank" in seen["made_of_others"]
         assert seen["loaded_of_rank_0"] == (4 if rank == 0 else 0)
         assert seen["loaded_own"] == 0.75
         assert seen["rate"]

@@ -3,6 +3,7 @@ import torch
 
 from shoal.errors import CollectiveError, NotComputableError, UsageError
 from shoal.metrics._sums import Sums
+from shoal.metrics.base import merged_parts
 
 
 class Errors(Sums):
@@ -73,10 +74,26 @@ def test_shapes_that_cannot_be_added_are_refused_with_both_named():
 
 
 def test_ranks_with_other_metrics_are_refused():
-    with pytest.raises(CollectiveError, match=r"\['count', 'error'\] on rank 0 and \['count'\] on rank 1"):
-        after().merge([after().state(), {"count": torch.tensor(1)}])
+    with pytest.raises(CollectiveError, match=r"\['count', 'error'\]\] on rank 0 and \[\['count'\]\] on"):
+        merged_parts([after()], [[after().state()], [{"count": torch.tensor(1)}]])
+    with pytest.raises(CollectiveError, match="made of the same, on every rank"):
+        merged_parts([after()], [[after().state()], [after().state(), after().state()]])
 
 
 def test_a_sum_that_has_no_name_is_refused():
     with pytest.raises(UsageError, match="'eror'"):
         after().add(eror=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_what_is_added_first_is_not_the_callers_tensor(dtype):
+    metric, given = Errors(), torch.ones(3, dtype=dtype)
+    metric.add(error=given, count=1)
+    given.fill_(100)
+    metric.add(error=given, count=1)
+    assert metric.compute().tolist() == [50.5] * 3
+
+
+def test_complex_numbers_lose_nothing_unsaid():
+    with pytest.raises(UsageError, match=r"Errors was given torch\.complex64 and adds up real numbers"):
+        Errors().add(error=torch.complex(torch.ones(1), torch.ones(1)))

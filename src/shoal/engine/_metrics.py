@@ -61,15 +61,17 @@ class MetricTable:
     def __init__(self) -> None:
         self._links: dict[str, _Link] = {}
         self._feeds: tuple[_Feed, ...] = ()
-        self._flat: set[str] = set()  # keys of values that are mappings, put into state.metrics
+        self._flat: dict[str, set[Any]] = {}  # by name, the keys of a value that is a mapping, put into state.metrics
 
     def attach(self, metric: Metric, name: str, usage: UsageLike | None) -> None:
         """Attach under ``name``.
 
         Raises:
-            UsageError: the name is taken, the usage doesn't exist, or the metric is made of one that is fed in another
-                way here.
+            UsageError: the name is taken or no text, the usage doesn't exist, or the metric is made of one that is fed
+                in another way here.
         """
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"{metric!r} was to be attached under the name {name!r}; give a text")
         if name in self._links:
             raise UsageError(
                 f"a metric was to be attached as {name!r}, which is the name of {self._links[name].metric!r} here; "
@@ -140,8 +142,7 @@ class MetricTable:
     def forget(self, state: State) -> None:
         """Take the values of an earlier run out of ``state.metrics``."""
         for name in (*self._links, *self._flat):
-            state.metrics.pop(name, None)
-        self._flat.clear()
+            self._withdraw(state, name)
 
     def publish(self, state: State, moment: Moment, *, lenient: bool = False) -> None:
         """Put the values of the metrics of ``moment``, over all ranks, into ``state.metrics``; one collective in all.
@@ -159,17 +160,22 @@ class MetricTable:
         """
         at_epoch = moment == "epoch"
         links = [link for link in self._links.values() if link.usage.publish == moment]
-        links = [link for link in links if at_epoch or link.metric.merges]
+        links = sorted(
+            (link for link in links if at_epoch or link.metric.merges), key=attrgetter("name")
+        )  # in whatever order a rank has attached them
         parts = tuple({id(part): part for link in links for part in link.metric.parts()}.values())
         if not parts:
             return
-        by_rank = runtime.gather_states([part.state() for part in parts])
-        counts = [len(states) for states in by_rank]
-        if set(counts) != {len(parts)}:
-            raise CollectiveError(
-                f"an engine has {counts} metrics attached on ranks 0 to {len(counts) - 1}; attach the same on each"
-            )
-        merged = dict(zip(map(id, parts), merged_parts(parts, by_rank), strict=True))
+        names = {f"{link.name} ({type(link.metric).__name__})": torch.zeros(0) for link in links}
+        gathered = runtime.gather_states([names, *(part.state() for part in parts)])
+        for rank, (found, *_) in enumerate(gathered):
+            if found.keys() != gathered[0][0].keys():
+                raise CollectiveError(
+                    f"an engine has the metrics {', '.join(gathered[0][0])} on rank 0 and {', '.join(found)} on rank "
+                    f"{rank}; attach the same on each"
+                )
+        states = merged_parts(parts, [states for _, *states in gathered])
+        merged = dict(zip(map(id, parts), states, strict=True))
         for link in links:
             own = [merged[id(part)] for part in link.metric.parts()]
             self._show(state, link, lambda link=link, own=own: link.metric.compute_from_parts(own), lenient)  # type: ignore[misc]
@@ -178,7 +184,7 @@ class MetricTable:
         try:
             value = compute()
         except NotComputableError as error:
-            state.metrics.pop(link.name, None)
+            self._withdraw(state, link.name)
             if lenient:
                 return
             raise NotComputableError(f"the metric {link.name!r}: {error}") from error
@@ -190,7 +196,7 @@ class MetricTable:
 
     def _showing(self, link: _Link) -> Call:
         """Shows this rank's value after each iteration; nothing is exchanged, and nothing waits for the device."""
-        name, peek, enter = link.name, link.metric.peek, self._enter
+        name, peek, enter, withdraw = link.name, link.metric.peek, self._enter, self._withdraw
 
         def show(engine: Engine) -> None:
             value = peek()
@@ -198,6 +204,8 @@ class MetricTable:
                 enter(engine.state, name, value)
             elif value is not None:
                 engine.state.metrics[name] = value
+            else:
+                withdraw(engine.state, name)
 
         return show
 
@@ -210,9 +218,16 @@ class MetricTable:
                     "another name"
                 )
             flat = {key: item for key, item in value.items() if key not in self._links}
+            for key in self._flat.get(name, set()) - flat.keys():
+                state.metrics.pop(key, None)
             state.metrics.update(flat)
-            self._flat.update(flat)
+            self._flat[name] = set(flat)
         state.metrics[name] = value
+
+    def _withdraw(self, state: State, name: str) -> None:
+        """Take a value out of ``state.metrics``, and what was put there of its items."""
+        for key in (name, *self._flat.pop(name, ())):
+            state.metrics.pop(key, None)
 
     def _names_of(self, metric: Metric, usage: UsageLike | None) -> list[str]:
         asked = None if usage is None else usage_of(usage)

@@ -145,15 +145,8 @@ class Metric(Operators, ABC):
         number of classes.
 
         Raises:
-            CollectiveError: keys differ, or shapes otherwise.
+            CollectiveError: shapes differ otherwise.
         """
-        keys = set(states[0])
-        for rank, state in enumerate(states):
-            if set(state) != keys:
-                raise CollectiveError(
-                    f"{type(self).__name__} has partial results {sorted(keys)} on rank 0 and {sorted(state)} on rank "
-                    f"{rank}; attach the same metric on every rank"
-                )
         return {key: self._sum_of(key, [state[key] for state in states]) for key in states[0]}
 
     def compute(self) -> Any:
@@ -161,6 +154,7 @@ class Metric(Operators, ABC):
 
         Raises:
             NotComputableError: no rank has seen a sample.
+            CollectiveError: the ranks have different metrics, or samples that do not fit together.
         """
         parts = self.parts()
         by_rank = runtime.gather_states([part.state() for part in parts])
@@ -196,6 +190,13 @@ class Metric(Operators, ABC):
         else:
             for pair in pairs:
                 self.update(pair)
+
+    def peek_weight(self) -> Any:
+        """How many samples ``peek()`` is a mean of, a number or a tensor that lies on the device; None: not known.
+
+        A tensor of 0 says, without waiting for the device, that there is no value yet.
+        """
+        return None
 
     # Metrics that are made of others ------------------------------------------------------------------------------
 
@@ -240,12 +241,7 @@ class Metric(Operators, ABC):
             UsageError: it is not of such a metric.
         """
         parts = self.parts()
-        states = state_dict.get("parts")
-        if not isinstance(states, Sequence) or len(states) != len(parts):
-            raise UsageError(
-                f"{type(self).__name__} was given a state with keys {list(state_dict)} to load, which is not one of "
-                f"its {len(parts)} part(s); give what its state_dict() returned"
-            )
+        states = _checked_states(type(self).__name__, parts, state_dict)
         here = runtime.current()
         saved = (state_dict.get("rank"), state_dict.get("world_size"))
         of_others = saved != (here.rank, here.world_size) and any(part.merges for part in parts)
@@ -259,12 +255,6 @@ class Metric(Operators, ABC):
             if of_others and part.merges and saved[0] != here.rank:
                 part.reset()
                 continue
-            expected = part.state().keys()
-            if set(state) != set(expected):
-                raise UsageError(
-                    f"{type(part).__name__} was given a state of {sorted(state)} to load and has "
-                    f"{sorted(expected)}; give what the state_dict() of such a metric returned"
-                )
             part.load_state(state)
             part.was_loaded = True
 
@@ -328,5 +318,36 @@ class Metric(Operators, ABC):
 
 
 def merged_parts(parts: Sequence[Metric], by_rank: Sequence[Sequence[Mapping[str, torch.Tensor]]]) -> list[State]:
-    """What each of ``parts`` makes of its states on all ranks, which lie in ``by_rank`` in the order of ``parts``."""
+    """What each of ``parts`` makes of its states on all ranks, which lie in ``by_rank`` in the order of ``parts``.
+
+    Raises:
+        CollectiveError: they are states of other metrics than those of rank 0, or do not fit together.
+    """
+    keys = [[sorted(state) for state in states] for states in by_rank]
+    for rank, own in enumerate(keys):
+        if own != keys[0]:
+            raise CollectiveError(
+                f"a metric has partial results {keys[0]} on rank 0 and {own} on rank {rank}; attach the same metrics, "
+                "made of the same, on every rank"
+            )
     return [part.merge([states[place] for states in by_rank]) for place, part in enumerate(parts)]
+
+
+def _checked_states(owner: str, parts: Sequence[Metric], state_dict: Any) -> Sequence[State]:
+    """The states of ``parts`` in what ``state_dict`` returned, all looked at before one is loaded."""
+    states = state_dict.get("parts") if isinstance(state_dict, Mapping) else None
+    if not isinstance(states, tuple | list) or len(states) != len(parts):
+        found = f"a state with keys {list(state_dict)}" if isinstance(state_dict, Mapping) else repr(state_dict)
+        raise UsageError(
+            f"{owner} was given {found} to load, which is not one of its {len(parts)} part(s); give what its "
+            "state_dict() returned"
+        )
+    for part, state in zip(parts, states, strict=True):
+        expected = part.state().keys()
+        tensors = isinstance(state, Mapping) and all(isinstance(value, torch.Tensor) for value in state.values())
+        if not tensors or set(state) != set(expected):
+            raise UsageError(
+                f"{type(part).__name__} was given a state of {sorted(state) if tensors else repr(state)} to load and "
+                f"has {sorted(expected)}, tensors; give what the state_dict() of such a metric returned"
+            )
+    return states

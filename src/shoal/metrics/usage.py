@@ -121,7 +121,7 @@ def usage_of(given: UsageLike, name: str = "") -> MetricUsage:
     Raises:
         UsageError: it stands for none.
     """
-    if isinstance(given, MetricUsage):
+    if isinstance(given, MetricUsage) and type(given) is not MetricUsage:
         return given
     chosen = USAGES.get(given) if isinstance(given, str) else given
     if isinstance(chosen, type) and issubclass(chosen, MetricUsage) and chosen is not MetricUsage:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.errors import NotComputableError
+from shoal.errors import NotComputableError, UsageError
 from shoal.metrics import Metric
 from shoal.metrics.base import merged_parts
 
@@ -55,11 +55,18 @@ def check_metric(
 
     Raises:
         AssertionError: a promise is broken; the text says which.
+        UsageError: there is no sample, or the tensors have different numbers of them.
     """
+    if not samples or not all(len(part) == len(samples[0]) > 0 for part in samples):
+        raise UsageError(
+            f"check_metric was given samples of lengths {[len(part) for part in samples]}; give one tensor or more, "
+            "with one sample or more, the same number in each"
+        )
     check = _Check(make_metric, tuple(samples), tolerance)
     whole = check.value_of([[len(samples[0])]])
     if expected is not _UNKNOWN:
         check.same("the value of one process", whole, "what was expected", expected)
+    check.has_the_same_keys()
     generator = torch.Generator().manual_seed(seed)
     for trial in range(num_trials):
         split = check.split(generator, 1 + trial % max_ranks)
@@ -126,17 +133,10 @@ class _Check:
         self.same("the value after reset()", metric.compute(), "the value", whole)
 
     def has_a_state(self, whole: Any) -> None:
-        """States are tensors on the CPU that can be saved, loaded and gone on with."""
+        """States can be saved, loaded and gone on with."""
         metric, half = self.make(), self.size // 2
-        keys = [set(part.state()) for part in metric.parts()]
         if half:
             self.feed(metric, 0, half)
-        for part, without in zip(metric.parts(), keys, strict=True):
-            state = part.state()
-            self.holds(state.keys() == without, f"has keys {sorted(state)} with and {sorted(without)} without samples")
-            for key, tensor in state.items():
-                on_cpu = isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu"
-                self.holds(on_cpu, f"has a partial result {key!r} that is no CPU tensor: {tensor!r}")
         file = io.BytesIO()
         torch.save(metric.state_dict(), file)
         file.seek(0)
@@ -146,6 +146,18 @@ class _Check:
             self.same("the value of a loaded state", loaded.compute(), "that of the saved one", metric.compute())
         self.feed(loaded, half, self.size)
         self.same("the value after loading and going on", loaded.compute(), "the value", whole)
+
+    def has_the_same_keys(self) -> None:
+        """States are tensors on the CPU, as many with samples as without."""
+        metric = self.make()
+        keys = [set(part.state()) for part in metric.parts()]
+        self.feed(metric, 0, self.size)
+        for part, without in zip(metric.parts(), keys, strict=True):
+            state = part.state()
+            self.holds(state.keys() == without, f"has keys {sorted(state)} with and {sorted(without)} without samples")
+            for key, tensor in state.items():
+                on_cpu = isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu"
+                self.holds(on_cpu, f"has a partial result {key!r} that is no CPU tensor: {tensor!r}")
 
     def not_computable(self, metric: Metric, when: str) -> None:
         try:
