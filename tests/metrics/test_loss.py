@@ -1,3 +1,4 @@
+import functools
 import itertools
 
 import pytest
@@ -89,3 +90,49 @@ def test_half_precision_losses_are_added_up_in_double():
     for _ in range(5000):
         metric.update((torch.full((1,), 0.5, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.bfloat16)))
     assert metric.compute() == 0.25
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "ignored"),
+    [
+        (cross_entropy, -100),
+        (nll_loss, -100),
+        (functools.partial(cross_entropy, ignore_index=1), 1),
+        (functools.partial(torch.nn.CrossEntropyLoss(ignore_index=2)), 2),
+    ],
+)
+def test_functions_of_torch_weigh_as_the_classes_do(loss_fn, ignored):
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.randn(7, 3, generator=generator), torch.tensor([ignored, 0, ignored, ignored, 0, 0, 0])
+    metric = Loss(loss_fn)
+    for part in (slice(0, 3), slice(3, 7)):
+        metric.update((scores[part], labels[part]))
+    assert metric.compute() == pytest.approx(float(loss_fn(scores, labels)), abs=1e-6)
+
+
+def test_partial_functions_that_give_no_mean_are_refused_too():
+    with pytest.raises(UsageError, match="reduction='sum'"):
+        Loss(functools.partial(cross_entropy, reduction="sum"))
+    with pytest.raises(UsageError, match="class weights"):
+        Loss(functools.partial(cross_entropy, weight=torch.ones(3)))
+
+
+@pytest.mark.parametrize(
+    ("y", "found"),
+    [
+        ({"class": torch.zeros(4)}, "a dict"),
+        ((torch.zeros(4), torch.zeros(4)), "a tuple"),
+        ([torch.zeros(4), torch.zeros(4)], "a list"),
+        (torch.tensor(1.0), r"shape \(\)"),
+    ],
+)
+def test_targets_of_which_it_cannot_tell_how_many_they_are_need_a_batch_size(y, found):
+    def loss_fn(y_pred, y):
+        return y_pred.mean()
+
+    with pytest.raises(UsageError, match=f"targets that are {found}, .* batch_size="):
+        Loss(loss_fn).update((torch.ones(4), y))
+    metric = Loss(loss_fn, batch_size=lambda y: 4)
+    metric.update((torch.ones(4), y))
+    metric.update((torch.ones(4) * 3, y))
+    assert metric.compute() == 2.0

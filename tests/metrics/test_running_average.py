@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 
 from shoal.errors import NotComputableError, UsageError
-from shoal.metrics import Accuracy, RunningAverage
+from shoal.metrics import Accuracy, Average, Loss, RunningAverage, TopKCategoricalAccuracy
 
 
 def after(values, **options):
@@ -91,3 +93,48 @@ def test_the_mean_over_ranks_counts_those_that_have_a_value():
     ranks = [after([3.0]), after([]), after([torch.tensor(5.0)])]
     merged = ranks[0].merge([metric.state() for metric in ranks])
     assert ranks[0].compute_from(merged) == 4.0
+
+
+def take(metric, *outputs):
+    for output in outputs:
+        metric.take(output)
+    return metric
+
+
+def test_batches_that_weigh_nothing_leave_the_average_as_it_is():
+    scores, labels, ignored = torch.eye(3), torch.arange(3), torch.full((3,), -100)
+    loss = float(torch.nn.functional.cross_entropy(scores, labels))
+    metric = take(RunningAverage(Loss(torch.nn.CrossEntropyLoss())), (scores, ignored))
+    assert int(metric.state()["count"]) == 0  # the device alone knows until then
+    with pytest.raises(NotComputableError):
+        metric.compute()
+    take(metric, (scores, labels), (scores, ignored))
+    assert float(metric.peek()) == pytest.approx(loss)
+    assert metric.compute() == pytest.approx(loss)
+
+    nothing = (torch.tensor(torch.nan), torch.tensor(0))
+    some = [(torch.tensor(value), torch.tensor(2)) for value in (1.0, 3.0)]
+    assert take(RunningAverage(Average(), alpha=0.5), nothing, some[0], nothing, some[1]).compute() == 2.0
+
+
+def test_a_loss_of_nan_is_not_taken_for_one_of_no_weight():
+    metric = take(RunningAverage(Loss(torch.nn.CrossEntropyLoss())), (torch.full((2, 3), torch.nan), torch.arange(2)))
+    assert math.isnan(metric.compute())
+
+
+@pytest.mark.parametrize(
+    ("src", "output"),
+    [
+        (Accuracy, (torch.tensor([0.2, 0.7]), torch.tensor([0, 1]))),  # not thresholded
+        (Accuracy, (torch.eye(3), torch.tensor([0, 1, 3]))),
+        (TopKCategoricalAccuracy, (torch.eye(5), torch.tensor([0, 1, 2, 3, 255]))),
+    ],
+)
+def test_what_a_metric_cannot_refuse_without_waiting_makes_no_number(src, output):
+    assert math.isnan(take(RunningAverage(src()), output).compute())
+
+
+def test_weights_out_of_range_and_of_other_types_are_refused():
+    for alpha in (0.0, 1.1, math.nan, "0.9", None):
+        with pytest.raises(UsageError, match="above 0 and at most 1"):
+            RunningAverage(alpha=alpha)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from shoal.errors import UsageError
 from shoal.metrics._ratio import Ratio
@@ -24,8 +27,8 @@ class Loss(Ratio):
         loss_fn: takes ``(y_pred, y)`` and returns the batch's mean loss, a tensor without dimension.
         output_transform: see ``Metric``.
         batch_size: the weight of a batch from its ``y``: what the loss function divides by; it may return a tensor. By
-            default the number of samples, without those that ``CrossEntropyLoss`` and ``NLLLoss`` ignore
-            (``ignore_index``).
+            default the number of samples, without those that cross entropy and negative log likelihood ignore
+            (``ignore_index``), as torch's classes and functions. (Ignite's counts these, too.)
         device, skip_unrolling: see ``Metric``.
 
     Raises:
@@ -41,12 +44,12 @@ class Loss(Ratio):
         device: torch.device | str | None = None,
         skip_unrolling: bool = False,
     ) -> None:
-        if (reduction := getattr(loss_fn, "reduction", "mean")) != "mean":
+        if (reduction := _option(loss_fn, "reduction", "mean")) != "mean":
             raise UsageError(
                 f"Loss was given a {type(loss_fn).__name__} with reduction={reduction!r}; give one with "
                 "reduction='mean'"
             )
-        if batch_size is None and isinstance(getattr(loss_fn, "weight", None), torch.Tensor):
+        if batch_size is None and isinstance(_option(loss_fn, "weight", None), torch.Tensor):
             raise UsageError(
                 f"Loss was given a {type(loss_fn).__name__} with class weights, whose mean divides by the weights of a "
                 "batch's samples, so that batches could not be put together exactly; give one without weight, or "
@@ -61,7 +64,8 @@ class Loss(Ratio):
         """Take one batch.
 
         Raises:
-            UsageError: the output is no ``(y_pred, y)`` or ``(y_pred, y, kwargs)``, or the loss has a dimension.
+            UsageError: the output is no ``(y_pred, y)`` or ``(y_pred, y, kwargs)``, the loss has a dimension, or
+                ``y`` is no tensor of samples and there is no ``batch_size``.
         """
         if not isinstance(output, tuple | list) or len(output) not in (2, 3):
             raise UsageError(
@@ -91,14 +95,29 @@ class Loss(Ratio):
 
 def _counter_for(loss_fn: Callable[..., torch.Tensor]) -> Callable[[Any], int | torch.Tensor]:
     """What the loss function divides by."""
-    if not isinstance(loss_fn, torch.nn.CrossEntropyLoss | torch.nn.NLLLoss):
-        return len
-    ignored = loss_fn.ignore_index
+    plain = loss_fn.func if isinstance(loss_fn, functools.partial) else loss_fn
+    ignores = isinstance(plain, nn.CrossEntropyLoss | nn.NLLLoss) or plain in (F.cross_entropy, F.nll_loss)
+    ignored = _option(loss_fn, "ignore_index", -100)
 
-    def count(y: torch.Tensor) -> int | torch.Tensor:
-        return len(y) if y.is_floating_point() or len(y) == 0 else (y != ignored).sum()
+    def count(y: Any) -> int | torch.Tensor:
+        tensors = isinstance(y, tuple | list) and any(isinstance(part, torch.Tensor) and part.dim() for part in y)
+        if tensors or isinstance(y, Mapping) or (isinstance(y, torch.Tensor) and not y.dim()):
+            raise UsageError(
+                f"Loss was given targets that are {_shape_of(y)}, whose number of samples it cannot know; give "
+                "batch_size=... that returns it"
+            )
+        if not ignores or len(y) == 0 or not isinstance(y, torch.Tensor) or y.is_floating_point():
+            return len(y)
+        return torch.ne(y, ignored).sum()
 
     return count
+
+
+def _option(loss_fn: Callable[..., torch.Tensor], name: str, default: Any) -> Any:
+    """What a loss function was made with: of torch's classes, or by ``functools.partial``."""
+    if isinstance(loss_fn, functools.partial):
+        return loss_fn.keywords.get(name, _option(loss_fn.func, name, default))
+    return getattr(loss_fn, name, default)
 
 
 def _shape_of(value: Any) -> str:

@@ -29,8 +29,9 @@ class RunningAverage(Metric):
     values that ``src`` has for each whole epoch, over all ranks.
 
     Args:
-        src: a metric whose value for each batch alone is averaged. It is started anew for each, so give it an object
-            that isn't attached itself. None: the output is averaged itself.
+        src: a metric whose value for each batch alone is averaged; a batch of weight 0 is left out. It is started anew
+            for each, so give it an object that isn't attached itself. What only its ``compute`` can raise for, such as
+            labels that are no class, makes the average NaN. None: the output is averaged itself.
         alpha: weight of the past, above 0 and at most 1; 0.98 by default.
         output_transform: makes a number or a tensor of the engine's output; with ``src``, leave it to that. By default
             the output is taken as it is. (Ignite requires one.)
@@ -54,7 +55,7 @@ class RunningAverage(Metric):
         device: torch.device | str | None = None,
         skip_unrolling: bool = False,
     ) -> None:
-        if not 0.0 < alpha <= 1.0:
+        if not isinstance(alpha, int | float) or not 0.0 < alpha <= 1.0:
             raise UsageError(f"RunningAverage was given alpha={alpha!r}; give a number above 0 and at most 1")
         if src is not None and not isinstance(src, Metric):
             raise UsageError(f"RunningAverage was given src={src!r}; give a metric, or None and an output_transform")
@@ -69,6 +70,7 @@ class RunningAverage(Metric):
     def reset(self) -> None:
         """Forget all values, and what ``src`` has seen."""
         self._value: Any = None
+        self._some: torch.Tensor | None = None  # whether it has a value, where only the device knows
         if self._src is not None:
             self._src.reset()
 
@@ -104,7 +106,11 @@ class RunningAverage(Metric):
                 return
             src.reset()
             src.take(engine_output, skip_unrolling or self.skip_unrolling)
-            self.update(src.peek())
+            weight = src.peek_weight()
+            if isinstance(weight, torch.Tensor):
+                self._update_where(weight != 0, src.peek())
+            else:
+                self.update(src.peek())
             return
         transform = self.output_transform
         self.update(engine_output if transform is None or engine_output is None else transform(engine_output))
@@ -136,11 +142,11 @@ class RunningAverage(Metric):
 
         Over epochs also the state of ``src``, its keys preceded by ``src.``.
         """
-        if self._value is None:
-            value = torch.zeros(0, dtype=torch.float64)
+        if self._value is None or (self._some is not None and not self._some):
+            value, count = torch.zeros(0, dtype=torch.float64), 0
         else:
-            value = torch.as_tensor(self._value, dtype=torch.float64, device="cpu")
-        state = {"value": value, "count": torch.tensor(int(self._value is not None))}
+            value, count = torch.as_tensor(self._value, dtype=torch.float64, device="cpu"), 1
+        state = {"value": value, "count": torch.tensor(count)}
         if self._over_epochs and self._src is not None:
             state.update({_OF_SRC + key: tensor for key, tensor in self._src.state().items()})
         return state
@@ -181,6 +187,17 @@ class RunningAverage(Metric):
         if value is None:
             raise NotComputableError("RunningAverage was computed before any value; update it first")
         return value
+
+    def _update_where(self, some: torch.Tensor, output: torch.Tensor) -> None:
+        """Average a value that is one only if ``some`` is true: the mean over nothing is NaN, and would stay."""
+        old, had = self._value, self._some
+        if old is None:
+            self._value, self._some = self._after(None, output), some
+            return
+        new = self._after(old, output)
+        if had is not None:
+            new, self._some = torch.where(had, new, output), had | some
+        self._value = torch.where(some, new, old)
 
     def _after(self, old: Any, output: Any) -> Any:
         """The average once ``output`` is taken."""
