@@ -72,3 +72,25 @@ def test_what_is_no_number_of_samples_is_refused():
         Frequency().update("3")
     with pytest.raises(UsageError, match="did you mean 'epoch_wise'"):
         Frequency().attach(Engine(lambda engine, batch: batch), "rate", "epochwise")
+
+
+def test_counts_of_few_bits_neither_wrap_around_nor_stand_still():
+    for dtype, count in ((torch.uint8, 200), (torch.int32, 2**31 - 1), (torch.float32, 2**24)):
+        metric = Frequency()
+        for number in (count, 1, 200):
+            metric.update(torch.tensor(number, dtype=dtype))
+        assert metric.state()["count"] == count + 201
+
+
+def test_all_events_at_which_it_is_computed_are_undone_and_no_others():
+    engine, metric = Engine(lambda engine, batch: batch), Frequency()
+    metric.attach(engine, "first", event_name=Events.ITERATION_COMPLETED)
+    metric.attach(engine, "second", event_name=Events.EPOCH_COMPLETED)
+    metric.attach(engine, "epoch", "epoch_wise")
+    metric.detach(engine, "epoch_wise")
+    assert {*engine.run([1, 2]).metrics} == {"first", "second"}
+    with pytest.raises(UsageError, match="'first', which is the name of"):
+        Frequency().attach(engine, "first", Events.ITERATION_COMPLETED)
+    metric.detach(engine)
+    engine.state.metrics.clear()
+    assert engine.run([1, 2], max_epochs=2).metrics == {}

@@ -168,3 +168,20 @@ def test_a_lambda_of_nothing_is_a_constant_and_one_of_no_function_is_refused():
     assert MetricsLambda(max, 1, 2).compute() == 2
     with pytest.raises(UsageError, match="not callable"):
         MetricsLambda(3, Last())
+
+
+def test_a_root_of_a_negative_number_is_nan_as_a_tensors_is():
+    loss = Average()
+    loss.update(-8.0)
+    assert math.isnan((loss**0.5).compute())
+    assert (loss**2).compute() == 64.0
+
+
+def test_arrays_on_either_side_are_taken_place_by_place():
+    vector = Average()
+    vector.update(torch.tensor([1.0, 2.0]))
+    array = np.array([3.0, 4.0])
+    assert (array - vector).compute().tolist() == [2.0, 2.0]
+    assert (vector - array).compute().tolist() == [-2.0, -2.0]
+    assert (array * vector).compute().tolist() == [3.0, 8.0]
+    assert float((array @ vector).compute()) == 11.0

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -18,9 +19,8 @@ class Operators:
     """Operators on values that are known later; each gives a ``MetricsLambda``.
 
     The other side is a metric, a number, or a tensor or array that fits the value. An index and a method of tensors
-    apply to the value: ``recall[0]``, ``precision.mean()``. A division of numbers by zero gives an infinity or NaN, as
-    one of tensors does. There are no comparisons: metrics compare, and hash, by
-    identity.
+    apply to the value: ``recall[0]``, ``precision.mean()``. A division of numbers by zero gives an infinity or NaN, and
+    a root of a negative number NaN, as of tensors. There are no comparisons: metrics compare, and hash, by identity.
     """
 
     __array_ufunc__ = None  # NumPy leaves ``array * metric`` to the metric
@@ -117,15 +117,20 @@ def _pow(one: Any, other: Any) -> Any:
 def _as_tensors_do(operation: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
     """Of numbers too, what is too large or divided by zero is an infinity or NaN: it must not end a training."""
     try:
-        return operation(one, other)
+        value = operation(one, other)
     except (ZeroDivisionError, OverflowError):
+        value = None
+    if value is None or isinstance(value, complex):  # a root of a negative number
         return operation(torch.tensor(float(one), dtype=torch.float64), float(other)).item()
+    return value
 
 
 def _later(function: Callable[..., Any], *args: Any, **kwargs: Any) -> MetricsLambda:
     from shoal.metrics.metrics_lambda import MetricsLambda  # it is a metric itself
 
-    return MetricsLambda(function, *args, **kwargs)
+    # NumPy would not leave ``array - tensor`` to the tensor.
+    operands = [torch.as_tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
+    return MetricsLambda(function, *operands, **kwargs)
 
 
 def _call_of(name: str) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ import torch
 from shoal import runtime
 from shoal.errors import NotComputableError, UsageError
 from shoal.metrics._host import Host
+from shoal.metrics._inputs import widened
 from shoal.metrics.base import Metric, State
 from shoal.metrics.usage import MetricUsage, Moment, UsageLike
 
@@ -53,7 +54,7 @@ class Frequency(Metric):
         device: torch.device | str | None = None,
         skip_unrolling: bool = False,
     ) -> None:
-        self._handles: WeakKeyDictionary[Host, Any] = WeakKeyDictionary()
+        self._handles: WeakKeyDictionary[Host, list[Any]] = WeakKeyDictionary()
         super().__init__(output_transform, device, skip_unrolling)
 
     def reset(self) -> None:
@@ -72,7 +73,10 @@ class Frequency(Metric):
         if not isinstance(output, numbers.Real) and not (isinstance(output, torch.Tensor) and output.dim() == 0):
             found = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else repr(output)
             raise UsageError(f"Frequency was given {found} and takes a number of samples; pick it by output_transform")
-        self._count = self._count + (output.detach() if isinstance(output, torch.Tensor) else output)
+        if isinstance(output, torch.Tensor):
+            output = widened(output.detach())  # a sum of uint8 would wrap around, one of float32 stand still
+            output = output if self.device is None else output.to(self.device)
+        self._count = self._count + output
         self._num_updates += 1
         self._seconds = time.perf_counter() - self._begun
 
@@ -128,14 +132,20 @@ class Frequency(Metric):
         if event_name is None:
             super().attach(engine, name, usage)
             return
-        super().attach(engine, name, _Fed())
-        self._handles[engine] = engine.add_event_handler(event_name, self._compute_for, name)
+        handle = engine.add_event_handler(event_name, self._compute_for, name)
+        try:
+            super().attach(engine, name, _Fed())
+        except BaseException:
+            handle.remove()
+            raise
+        self._handles.setdefault(engine, []).append(handle)
 
     def detach(self, engine: Host, usage: UsageLike | None = None) -> None:
-        """Undo ``attach``, also at an event; raises UsageError where this metric is not attached."""
+        """Undo ``attach``: of one usage, or of all, at events too; raises UsageError where it is not so attached."""
         super().detach(engine, usage)
-        if engine in self._handles:
-            self._handles.pop(engine).remove()
+        if usage is None:
+            for handle in self._handles.pop(engine, ()):
+                handle.remove()
 
     def _compute_for(self, engine: Any, name: str) -> None:
         engine.state.metrics[name] = self.compute()
