@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import math
+import sys
+import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ __all__ = ["ClearMLTracker", "current_task", "has_task", "init_task"]
 
 _waiting: weakref.WeakSet[ClearMLTracker] = weakref.WeakSet()
 """Trackers that will make a Task at their first record; what needs the Task earlier has them make it."""
+_is_watched: list[bool] = []
 
 
 def current_task() -> Any:
@@ -28,6 +33,7 @@ def current_task() -> Any:
     task = _clearml().Task.current_task()
     for tracker in list(_waiting):
         task = task or tracker.task
+    _let_it_end()
     if task is None:
         raise UsageError(
             "ClearML was asked for, but this process has no Task; call clearml.Task.init(project_name, task_name) on "
@@ -59,6 +65,25 @@ def init_task(*args: Any, **options: Any) -> Any:
 def has_task() -> bool:
     """Whether :func:`current_task` would find one."""
     return _clearml().Task.current_task() is not None or len(_waiting) > 0
+
+
+def _let_it_end() -> None:
+    """For a Task that was made by ``Task.init``: see :func:`init_task`. Called before what ClearML has registered."""
+    if _is_watched:
+        return
+    _is_watched.append(True)
+    atexit.register(lambda: threading.Thread(target=_flush_for_ever, daemon=True).start())
+
+
+def _flush_for_ever() -> None:
+    """Wake the sending process until it has seen that it is to stop, or this one ends."""
+    monitor = getattr(sys.modules.get("clearml.utilities.process.mp"), "BackgroundMonitor", None)
+    while True:
+        for services in list(getattr(monitor, "_instances", {}).values()):
+            for service in list(services):
+                if hasattr(service, "_flush"):
+                    service._flush.set()
+        time.sleep(0.5)
 
 
 class ClearMLTracker(RankZeroTracker):
