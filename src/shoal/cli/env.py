@@ -17,11 +17,11 @@ _PACKAGES = (
     "torchvision",
     "numpy",
     "cloudpickle",
-    "tensorboard",
-    "clearml",
-    "tyro",
-    "scikit-learn",
-    "pyarrow",
+    "tqdm",
+    *("tensorboard", "clearml", "mlflow", "wandb", "trackio"),
+    *("torchmetrics", "scikit-learn", "pyarrow"),
+    *("matplotlib", "plotly", "pillow", "ipywidgets"),
+    *("tyro", "pyyaml"),
 )
 _VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 from typing import cast
 
@@ -19,6 +21,9 @@ COMMANDS = {
     "report": ("shoal.cli.report", "show a run, or several beside each other, as one HTML page"),
     "env": ("shoal.cli.env", "print what a bug report needs"),
 }
+
+_SHOWS = ("runs", "report", "env")
+"""Commands that do nothing but print: whoever reads them may stop at any line."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,10 +49,19 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold what the terminal's encoding has no character for
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return cast("int", importlib.import_module(COMMANDS[name][0]).main(rest))
+        code = cast("int", importlib.import_module(COMMANDS[name][0]).main(rest))
+        sys.stdout.flush()
     except KeyboardInterrupt:  # before there was anything to save
         return 130
+    except BrokenPipeError:  # as with `| head`; Python would fail once more when it flushes at its end
+        if name not in _SHOWS:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
 def _help() -> str:

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     try:
         runs = list(dict.fromkeys(_folder(run) for run in options.runs))
         page = write_report(runs, options.output or _default_output(runs))
-    except ShoalError as error:
+    except (ShoalError, OSError) as error:
         print(f"shoal report: {error}", file=sys.stderr)
         return 2
     print(page)

@@ -34,8 +34,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="write one JSON array instead of a table")
     options = parser.parse_args(argv)
     try:
-        runs = [summarize(run) for run in find_runs(options.folder.expanduser())]
-    except ShoalError as error:
+        runs = [summary for run in find_runs(options.folder.expanduser()) if (summary := _summary(run))]
+    except (ShoalError, OSError) as error:
         print(f"shoal runs: {error}", file=sys.stderr)
         return 2
     if options.json:
@@ -45,6 +45,15 @@ def main(argv: list[str]) -> int:
     else:
         print(f"There is no run in {options.folder.expanduser().absolute()} or in the folders in it.")
     return 0
+
+
+def _summary(run: Path) -> RunSummary | None:
+    """How it stands; None, and a word, where its files cannot be read: another user's, or taken away meanwhile."""
+    try:
+        return summarize(run)
+    except OSError as error:
+        print(f"shoal runs: the run {run} is left out: {error}", file=sys.stderr)
+        return None
 
 
 def _table(runs: list[RunSummary], folder: Path) -> list[str]:
@@ -62,9 +71,14 @@ def _table(runs: list[RunSummary], folder: Path) -> list[str]:
 
 def _row(run: RunSummary, folder: Path) -> tuple[str, ...]:
     name = str(run.folder.relative_to(folder) if run.folder.is_relative_to(folder) else run.folder)
+    name = run.folder.absolute().name if name == "." else name
     best = "–" if run.best is None else f"{run.best:.4f}"
     done = "–" if run.epoch is None else f"{run.epoch:.1f}".removesuffix(".0")
-    return run.state, best, f"{done}/{run.num_epochs or '?'}", format_duration(run.duration_s), name
+    return run.state, best, f"{done}/{run.num_epochs or '?'}", format_duration(run.duration_s), _printable(name)
+
+
+def _printable(name: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in name)
 
 
 def _commands(runs: list[RunSummary]) -> list[str]:

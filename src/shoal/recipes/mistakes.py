@@ -132,16 +132,13 @@ class Mistakes:
     def __init__(self, num_classes: int, num_kept: int = 24) -> None:
         self.confusion: Tensor | None = None
         self.most_wrong: WrongPredictions | None = None
-        self._metrics: dict[str, Metric] = {}
-        if num_classes > 1:  # one class leaves nothing to mistake
-            self._metrics = {_CONFUSION: ConfusionMatrix(num_classes), _MOST_WRONG: MostWrong(num_kept)}
+        self._metrics = {_CONFUSION: ConfusionMatrix(num_classes), _MOST_WRONG: MostWrong(num_kept)}
 
     def attach(self, evaluator: Engine) -> None:
         """Watch ``evaluator``, whose output is a mapping with ``y_pred``, ``y`` and ``index``."""
         for name, metric in self._metrics.items():
             metric.attach(evaluator, name)
-        if self._metrics:
-            evaluator.add_event_handler(Events.EPOCH_COMPLETED, self._take)
+        evaluator.add_event_handler(Events.EPOCH_COMPLETED, self._take)
 
     def classified_images(
         self, step: int, epoch: int, classes: tuple[str, ...], read: Callable[[int], Tensor]

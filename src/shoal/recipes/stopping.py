@@ -16,7 +16,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class GracefulStop:
     """Takes the first SIGINT or SIGTERM as a wish; the second has its usual effect.
 
-    A context manager. Off the main thread, where Python handles no signals, it takes none.
+    A context manager. Off the main thread, where Python handles no signals, it takes none. A process that is forked
+    meanwhile, as for loading data, leaves SIGINT, which a terminal sends to all of them, to this one.
 
     Args:
         notice: written to standard error when a signal arrives, or None.
@@ -29,6 +30,7 @@ class GracefulStop:
     def __init__(self, notice: str | None = None) -> None:
         self.requested: signal.Signals | None = None
         self._notice = notice
+        self._process = os.getpid()
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -42,6 +44,11 @@ class GracefulStop:
         self._give_back()
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            if number != signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
         self.requested = signal.Signals(number)
         self._give_back()
         if self._notice is not None:

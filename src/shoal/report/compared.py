@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Sequence
 
-from shoal.report.curves import median
+from shoal.report.curves import least, median
 from shoal.report.details import differing_options
 from shoal.report.html import note, number, section, table, text
 from shoal.report.load import ReportedRun
@@ -56,7 +56,7 @@ def _scores(runs: _Lettered) -> str:
         rows.append([text(" ".join(["Best", *filter(None, score_parts(score))])), *_marked(values, max)])
     rows += [
         ["After epoch", *(number(run.summary.best_epoch) for _, run in runs)],
-        ["Lowest validation loss", *_marked([min(run.series("val/loss")[1], default=None) for _, run in runs], min)],
+        ["Lowest validation loss", *_marked([least(run.series("val/loss")[1]) for _, run in runs], min)],
         ["Epochs", *(_epochs(run) for _, run in runs)],
         ["Duration", *(format_duration(run.summary.duration_s) for _, run in runs)],
         ["Images per second", *(number(_whole(median(run.series(SPEED)[1]))) for _, run in runs)],

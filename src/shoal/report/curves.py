@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = ["median", "moving_average", "rounded", "thinned"]
+__all__ = ["least", "median", "moving_average", "rounded", "thinned"]
 
 _MAX_POINTS = 1200
+_LEAST_FLOAT_BITS = 1074
 
 
 def thinned(
@@ -33,16 +34,27 @@ def thinned(
 def moving_average(values: Sequence[float]) -> list[float]:
     """The mean around each place, over a 25th of the values, and over fewer towards the ends and beside NaN."""
     window = max(5, len(values) // 25)
-    finite = [value if math.isfinite(value) else 0.0 for value in values]
-    sums = [0.0, *accumulate(finite)]
+    # Sums in floats would forget all small values after one of 1e20, as a loss may be for a step.
+    sums = [0, *accumulate(_in_least_floats(value) if math.isfinite(value) else 0 for value in values)]
     counts = [0, *accumulate(math.isfinite(value) for value in values)]
     averaged = []
     for index in range(len(values)):
         reach = min(window // 2, index, len(values) - 1 - index)
         low, high = index - reach, index + reach + 1
         count = counts[high] - counts[low]
-        averaged.append((sums[high] - sums[low]) / count if count else math.nan)
+        averaged.append((sums[high] - sums[low]) / (count << _LEAST_FLOAT_BITS) if count else math.nan)
     return averaged
+
+
+def _in_least_floats(value: float) -> int:
+    """``value`` as a multiple of the least float above 0, which every float is."""
+    numerator, denominator = value.as_integer_ratio()
+    return (numerator << _LEAST_FLOAT_BITS) // denominator
+
+
+def least(values: Sequence[float]) -> float | None:
+    """The least value, NaN left out; None of none."""
+    return min((value for value in values if not math.isnan(value)), default=None)
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -58,7 +57,7 @@ def differing_options(runs: Sequence[tuple[str, ReportedRun]]) -> str:
     rows = []
     for name in dict.fromkeys(name for _, run in runs for name in run.config):
         values = [run.config.get(name, _ABSENT) for _, run in runs]
-        if len({json.dumps(value, default=str) for value in values}) > 1:
+        if len({repr(value) for value in values}) > 1:
             rows.append([name_of(name), *map(_value, values)])
     if not rows:
         return "<p>All options are the same.</p>"
@@ -71,7 +70,10 @@ _ABSENT = "(not an option)"
 
 def _session(session: Mapping[str, Any], caption: str) -> str:
     rows = [
-        [text(_ENVIRONMENT_LABELS.get(name, name)), _value(_TIME.sub(r"\1 \2 \3", value) if name == "time" else value)]
+        [
+            text(_ENVIRONMENT_LABELS.get(name, name)),
+            _value(_TIME.sub(r"\1 \2 \3", str(value)) if name == "time" else value),
+        ]
         for name, value in session.items()
         if value is not None
     ]

@@ -100,7 +100,7 @@ class Legend:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart for plotly.js. A string ``"$name"`` in it is the page's colour of that name, in the theme of the moment.
+    """A chart for plotly.js. A colour ``"$name"`` in it is the page's of that name, in the theme of the moment.
 
     Attributes:
         title: plain text.

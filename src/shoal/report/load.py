@@ -23,6 +23,7 @@ from shoal.runs import (
     read_state,
     summarize,
 )
+from shoal.runs.trust import UNREADABLE
 
 __all__ = ["ReportedRun", "load_run"]
 
@@ -137,7 +138,7 @@ def _config(folder: Path) -> tuple[Mapping[str, Any], list[str]]:
     yaml = require("yaml", extra="report", purpose="`shoal report`")
     try:
         content = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (*UNREADABLE, yaml.YAMLError) as error:  # a ValueError, too: YAML reads 2024-13-01 as a date
         return {}, [f"{CONFIG_FILE} could not be read: {' '.join(str(error).split())}"]
     return ({str(key): value for key, value in content.items()} if isinstance(content, Mapping) else {}), []
 

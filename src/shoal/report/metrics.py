@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.report.curves import moving_average, rounded, thinned
-from shoal.report.html import Chart, Legend, number
+from shoal.report.html import Chart, Legend, number, text
 from shoal.report.load import ReportedRun
 
 __all__ = ["RUN_COLORS", "compared_metrics", "line", "metric_charts"]
@@ -66,7 +66,7 @@ def line(
         "mode": "lines+markers" if markers else "lines",
         "x": rounded(places, 6),
         "y": rounded(values),
-        "name": name,
+        "name": text(name),  # plotly reads a little HTML in it
         "line": style,
     }
     if markers:

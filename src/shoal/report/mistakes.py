@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from shoal.report.html import Chart, chart, number, percent, table, text
@@ -79,8 +80,19 @@ def _heat_map(found: ClassifiedImages) -> Chart:
             }
         ],
         layout={
-            "xaxis": {"title": {"text": "Taken for"}, "tickangle": -90, "gridcolor": "rgba(0,0,0,0)"},
-            "yaxis": {"title": {"text": "Class"}, "autorange": "reversed", "gridcolor": "rgba(0,0,0,0)"},
+            # Names such as 7 or 2024-01-01 would make axes of numbers or dates, in another order.
+            "xaxis": {
+                "type": "category",
+                "title": {"text": "Taken for"},
+                "tickangle": -90,
+                "gridcolor": "rgba(0,0,0,0)",
+            },
+            "yaxis": {
+                "type": "category",
+                "title": {"text": "Class"},
+                "autorange": "reversed",
+                "gridcolor": "rgba(0,0,0,0)",
+            },
             "hovermode": "closest",
         },
         wide=True,
@@ -107,10 +119,15 @@ def compared_classes(runs: Sequence[tuple[str, ReportedRun]]) -> str:
         return ""
     columns = [[accuracy for _, _, accuracy, _ in _by_class(found)] for _, found in known]
     names = known[0][1].classes
-    order = sorted(range(len(names)), key=lambda place: min(column[place] or 0.0 for column in columns))[:_MOST_ROWS]
+    order = sorted(range(len(names)), key=lambda place: _worst(columns, place))[:_MOST_ROWS]
     rows = [[text(names[place]), *(_bar(column[place]) for column in columns)] for place in order]
     heads = ["Class", *(f"Run {letter}" for letter, _ in known)]
     return table("Accuracy by class, at each run's best evaluation", heads, rows, kind="numbers")
+
+
+def _worst(columns: Sequence[Sequence[float | None]], place: int) -> float:
+    """The least accuracy of a class; one without images comes last."""
+    return min((part for column in columns if (part := column[place]) is not None), default=math.inf)
 
 
 def pair_table(found: ClassifiedImages) -> str:

@@ -10,11 +10,12 @@
     hidden: new Set(),
   }));
 
-  function inColours(value, colour) {
-    if (typeof value === "string") return value.startsWith("$") ? colour(value.slice(1)) : value;
-    if (Array.isArray(value)) return value.map((item) => inColours(item, colour));
+  // Under the keys of colours alone: a class may be called "$5".
+  function inColours(value, colour, key = "") {
+    if (typeof value === "string") return /color/.test(key) && value.startsWith("$") ? colour(value.slice(1)) : value;
+    if (Array.isArray(value)) return value.map((item) => inColours(item, colour, key));
     if (value === null || typeof value !== "object") return value;
-    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, inColours(item, colour)]));
+    return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, inColours(item, colour, name)]));
   }
 
   function layoutOf(spec, colour) {

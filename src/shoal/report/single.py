@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.report.curves import median
+from shoal.report.curves import least, median
 from shoal.report.details import config_table, environment_tables
 from shoal.report.html import Chart, chart, note, number, section, text, tiles
 from shoal.report.load import ReportedRun
@@ -28,7 +28,8 @@ def single_page(run: ReportedRun) -> tuple[str, str]:
         section("time", "Time", charts([phase_chart(run), speed_chart(run)]), phase_table(run)),
     ]
     if found is not None:
-        of = f"On the {sum(map(sum, found.confusion)):,} validation images, after epoch {found.epoch}, the best so far."
+        best = ", the best so far" if found.epoch == run.summary.best_epoch else ""
+        of = f"On the {sum(map(sum, found.confusion)):,} validation images, after epoch {found.epoch}{best}."
         parts.append(
             section("classes", "Classes", _columns(confusion(found), class_table(found), pair_table(found)), lead=of)
         )
@@ -65,7 +66,7 @@ def _tiles(run: ReportedRun) -> str:
         shown.append((f"Best {name}", f"{summary.best:.4f}", small))
     _, losses = run.series("val/loss")
     if losses:
-        shown.append(("Validation loss", number(losses[-1]), f"lowest {number(min(losses))}"))
+        shown.append(("Validation loss", number(losses[-1]), f"lowest {number(least(losses))}"))
     if summary.epoch is not None:
         shown.append(
             ("Epochs", number(round(summary.epoch, 1), 3), f"of {summary.num_epochs}" if summary.num_epochs else "")

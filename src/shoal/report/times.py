@@ -17,6 +17,8 @@ __all__ = ["SPEED", "compared_phases", "compared_speed", "phase_chart", "phase_t
 
 SPEED = "speed/images_per_s"
 _SECONDS = "seconds/"
+_CENTURY_S = 100 * 366 * 86400
+"""No phase takes longer; a file of somebody else's may say so."""
 _PHASES = {
     "step": ("Steps", "c1"),
     "data": ("Waiting for data", "c5"),
@@ -47,8 +49,8 @@ def phase_chart(run: ReportedRun) -> Chart | None:
     for row in run.records.rows:
         epoch = max(1, math.ceil(row["step"] / per_epoch))
         for name, value in row.items():
-            if name.startswith(_SECONDS):
-                seconds[name.removeprefix(_SECONDS)][epoch] += float(value)
+            if _is_seconds(name, value):
+                seconds[name.removeprefix(_SECONDS)][epoch] += value
     epochs = sorted({epoch for by_epoch in seconds.values() for epoch in by_epoch})
     phases = _ordered(seconds)
     traces = [
@@ -146,9 +148,13 @@ def _totals(run: ReportedRun) -> dict[str, float]:
     totals: dict[str, float] = defaultdict(float)
     for row in run.records.rows:
         for name, value in row.items():
-            if name.startswith(_SECONDS) and isinstance(value, int | float):
-                totals[name.removeprefix(_SECONDS)] += float(value)
+            if _is_seconds(name, value):
+                totals[name.removeprefix(_SECONDS)] += value
     return {phase: totals[phase] for phase in _ordered(totals)}
+
+
+def _is_seconds(name: str, value: object) -> bool:
+    return name.startswith(_SECONDS) and isinstance(value, int | float) and 0 <= value < _CENTURY_S
 
 
 def _totals_in_words(run: ReportedRun) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.resources
 import os
 import string
@@ -43,11 +44,14 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     # Beside the file, and renamed: a browser that loads it meanwhile sees the old page or the new one.
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(page, encoding="utf-8")
+        # A folder's name, or a class's, may hold what is no character.
+        temporary.write_text(page, encoding="utf-8", errors="replace")
         temporary.replace(output)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UsageError(f"the page {output} cannot be written: {error.strerror}; name another --output") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return output
 
 

@@ -13,6 +13,7 @@ from shoal.runs.folder import (
     is_locked,
     lock_run,
     new_run_folder,
+    read_sessions,
     write_config,
     write_environment,
 )
@@ -25,7 +26,7 @@ from shoal.runs.predictions import (
 )
 from shoal.runs.records import Records, read_records
 from shoal.runs.state import Plan, RunState, Word, read_state, write_state
-from shoal.runs.summary import RunSummary, format_duration, read_sessions, summarize
+from shoal.runs.summary import RunSummary, format_duration, summarize
 from shoal.runs.trim import trim_metrics, trim_run
 
 __all__ = [

@@ -22,7 +22,7 @@ def is_run(folder: Path) -> bool:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The run folders in ``folder`` and in the folders in it, the newest first.
+    """The run folders in ``folder`` and in the folders in it, or ``folder`` itself, the newest first.
 
     Raises:
         UsageError: there is no such folder.
@@ -30,7 +30,7 @@ def find_runs(folder: Path) -> list[Path]:
     if not folder.is_dir():
         found = "is a file" if folder.exists() else "does not exist"
         raise UsageError(f"asked for the runs in {folder}, which {found}; name the --output-path of your runs")
-    configs = [*folder.glob(f"*/{CONFIG_FILE}"), *folder.glob(f"*/*/{CONFIG_FILE}")]
+    configs = [folder / CONFIG_FILE, *folder.glob(f"*/{CONFIG_FILE}"), *folder.glob(f"*/*/{CONFIG_FILE}")]
     return sorted((path.parent for path in configs if is_run(path.parent)), key=_started, reverse=True)
 
 

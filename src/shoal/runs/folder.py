@@ -8,11 +8,13 @@ import os
 import platform
 import sys
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from shoal.errors import UsageError
+from shoal.runs.trust import UNREADABLE
 
 __all__ = [
     "CONFIG_FILE",
@@ -24,6 +26,7 @@ __all__ = [
     "is_locked",
     "lock_run",
     "new_run_folder",
+    "read_sessions",
     "write_config",
     "write_environment",
 ]
@@ -37,6 +40,7 @@ STATE_FILE = "state.json"
 
 _LOCK_FILE = ".lock"
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.05
+_held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
 
 
 def new_run_folder(output: Path, name: str) -> Path:
@@ -85,7 +89,18 @@ def lock_run(folder: Path) -> IO[str]:
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()}\n")
     file.flush()
+    _held.add(file)
     return file
+
+
+def _let_go() -> None:
+    """In a process that was forked: one that loads data may outlive this one by seconds, and must not hold its run."""
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def is_locked(folder: Path) -> bool:
@@ -142,5 +157,13 @@ def write_environment(folder: Path, *, resumed_from: str | None = None) -> None:
         "nodes": world.num_nodes,
     }
     path = folder / ENVIRONMENT_FILE
-    sessions = json.loads(path.read_text(encoding="utf-8"))["sessions"] if path.exists() else []
-    atomic_write_text(path, json.dumps({"sessions": [*sessions, session]}, indent=2) + "\n")
+    atomic_write_text(path, json.dumps({"sessions": [*read_sessions(folder), session]}, indent=2) + "\n")
+
+
+def read_sessions(folder: Path) -> list[dict[str, Any]]:
+    """What each session of the run ran on, as ``environment.json`` holds it; none where it cannot be read."""
+    try:
+        sessions = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["sessions"]
+        return [session for session in sessions if isinstance(session, dict)]
+    except UNREADABLE:
+        return []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.runs.folder import PREDICTIONS_FILE
+from shoal.runs.trust import UNREADABLE, count_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,18 +75,18 @@ def read_predictions(folder: Path) -> ClassifiedImages | None:
     try:
         content: dict[str, Any] = json.loads((folder / PREDICTIONS_FILE).read_text(encoding="utf-8"))
         classes = tuple(map(str, content["classes"]))
-        confusion = tuple(tuple(map(int, row)) for row in content["confusion"])
+        confusion = tuple(tuple(map(count_of, row)) for row in content["confusion"])
         wrong = tuple(_wrong_image(image) for image in content["most_wrong"])
         _check(classes, confusion, wrong)
         return ClassifiedImages(
-            step=int(content["step"]),
-            epoch=int(content["epoch"]),
+            step=count_of(content["step"]),
+            epoch=count_of(content["epoch"]),
             score=float(content["score"]),
             classes=classes,
             confusion=confusion,
             most_wrong=wrong,
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except UNREADABLE:
         return None
 
 
@@ -102,9 +103,9 @@ def _wrong_image(content: dict[str, Any]) -> WrongImage:
     probabilities = (content[name] for name in ("probability", "label_probability"))
     probability, label_probability = (None if value is None else float(value) for value in probabilities)
     return WrongImage(
-        index=int(content["index"]),
-        label=int(content["label"]),
-        predicted=int(content["predicted"]),
+        index=count_of(content["index"]),
+        label=count_of(content["label"]),
+        predicted=count_of(content["predicted"]),
         probability=probability,
         label_probability=label_probability,
         png=str(content["png"]),
@@ -113,7 +114,7 @@ def _wrong_image(content: dict[str, Any]) -> WrongImage:
 
 def _check(classes: Sequence[str], confusion: Sequence[Sequence[int]], wrong: Sequence[WrongImage]) -> None:
     count = len(classes)
-    if len(confusion) != count or any(len(row) != count for row in confusion):
+    if not count or len(confusion) != count or any(len(row) != count for row in confusion):
         raise ValueError("the matrix does not fit the classes")
     for image in wrong:
         if not (0 <= image.label < count and 0 <= image.predicted < count):

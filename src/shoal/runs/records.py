@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shoal.runs.folder import METRICS_FILE
+from shoal.runs.trust import MOST
 
 __all__ = ["Records", "read_records"]
 
@@ -42,12 +44,24 @@ def _parse(lines: Iterable[str]) -> Records:
     for line in lines:
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # also a number of more digits than Python reads
             num_cut += bool(line.strip())
             continue
         if not isinstance(record, dict):
             num_cut += 1
             continue
-        if isinstance(record.get("step"), int):
-            rows.append({key: _NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in record.items()})
+        if _is_step(record.get("step")):
+            rows.append({key: _value(value) for key, value in record.items()})
     return Records(rows, num_cut)
+
+
+def _is_step(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value, value)
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return math.inf if value > 0 else -math.inf
+    return value

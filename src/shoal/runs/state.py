@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from shoal.runs.folder import STATE_FILE
+from shoal.runs.trust import UNREADABLE, count_of
 
 __all__ = ["Plan", "RunState", "read_state", "write_state"]
 
@@ -70,12 +71,12 @@ def read_state(folder: Path) -> RunState | None:
             plan=Plan(
                 title=str(plan["title"]),
                 command=str(plan["command"]),
-                num_epochs=int(plan["num_epochs"]),
-                steps_per_epoch=max(1, int(plan["steps_per_epoch"])),
+                num_epochs=count_of(plan["num_epochs"]),
+                steps_per_epoch=max(1, count_of(plan["steps_per_epoch"])),
                 score=str(plan["score"]),
             ),
-            step=int(content["step"]),
+            step=count_of(content["step"]),
             reason=str(content["reason"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except UNREADABLE:
         return None

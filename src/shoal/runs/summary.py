@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from shoal.runs.find import has_checkpoint
-from shoal.runs.folder import CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, is_locked
+from shoal.runs.folder import CONFIG_FILE, METRICS_FILE, is_locked, read_sessions
 from shoal.runs.records import Records, read_records
 from shoal.runs.state import RunState, read_state
+from shoal.runs.trust import UNREADABLE, count_of
 
-__all__ = ["RunSummary", "format_duration", "read_sessions", "summarize"]
+__all__ = ["RunSummary", "format_duration", "summarize"]
 
 _OLD_SCORE = "val/accuracy"
 _OLD_COMMAND = "shoal train cifar10"
@@ -96,20 +96,11 @@ def summarize(folder: Path, records: Records | None = None) -> RunSummary:
 
 def format_duration(seconds: float | None) -> str:
     """``0:07``, ``12:30`` or ``1:02:03``; a dash for what isn't known."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "–"
     minutes, second = divmod(max(0, round(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-def read_sessions(folder: Path) -> list[dict[str, Any]]:
-    """What each session of the run ran on, as ``environment.json`` holds it; none where it cannot be read."""
-    try:
-        sessions = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["sessions"]
-        return [session for session in sessions if isinstance(session, dict)]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
@@ -118,11 +109,11 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 def _epoch_of(row: dict[str, Any], score: str) -> int:
     epoch = _number(row.get(f"{score.rpartition('/')[0]}/epoch"))
-    return int(epoch) if epoch is not None and math.isfinite(epoch) else 0
+    return int(epoch) if epoch is not None else 0
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not math.isnan(value) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _epochs_done(rows: list[dict[str, Any]], known: RunState | None) -> float | None:
@@ -151,15 +142,15 @@ def _number_in_config(folder: Path, name: str) -> int | None:
     """A number of ``config.yaml``, which has one option a line; for old runs, where no reader of YAML may be there."""
     try:
         found = re.search(rf"^{name}: (\d+)$", (folder / CONFIG_FILE).read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
+        return count_of(int(found[1])) if found else None
+    except UNREADABLE:
         return None
-    return int(found[1]) if found else None
 
 
 def _moment(session: dict[str, Any]) -> float | None:
     try:
         return datetime.strptime(str(session["time"]), "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except (KeyError, ValueError):
+    except UNREADABLE:
         return None
 
 

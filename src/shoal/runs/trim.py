@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shoal.runs.folder import METRICS_FILE, PREDICTIONS_FILE
 from shoal.runs.predictions import read_predictions
+from shoal.runs.trust import UNREADABLE
 
 __all__ = ["trim_metrics", "trim_run"]
 
@@ -25,12 +26,13 @@ def trim_metrics(folder: Path, last_step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             step = json.loads(line).get("step", 0)
-        except json.JSONDecodeError:  # the line that a killed run was writing
+            is_of_later = step > last_step
+        except UNREADABLE:  # the line that a killed run was writing, or one of somebody else
             continue
-        if step <= last_step:
+        if not is_of_later:
             kept.append(line + "\n")
     atomic_write_text(path, "".join(kept))
 

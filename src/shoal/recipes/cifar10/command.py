@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         parallel = prepare(config)
     except SystemExit as shown:  # tyro has printed the help or the mistake
         return shown.code if isinstance(shown.code, int) else 2
-    except ShoalError as error:
+    except (ShoalError, OSError) as error:  # a path that may not be looked at, or is too long for one
         print(f"{_PROG}: {error}", file=sys.stderr)
         return 2
     return _run(config, parallel)

@@ -34,6 +34,7 @@ from shoal.runs import (
     new_run_folder,
     read_predictions,
     read_records,
+    read_state,
     trim_run,
     write_config,
     write_environment,
@@ -50,7 +51,8 @@ _AT_ONCE = "at once, without saving the steps after the last checkpoint"
 
 
 class Run:
-    """The folder of a run, and its progress line. Every process has one of these; only rank 0 writes and shows.
+    """The folder of a run, and its progress line. Every process has one of these; only rank 0 shows and
+    writes, but for an error: that of the rank which fails first is the one to tell.
 
     A context manager around the training: what it has open is closed at the end.
 
@@ -125,16 +127,15 @@ class Run:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self._open.close()
-        if error is None:  # then finish() has the last word
-            return
-        word: Word = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
-        reason = _AT_ONCE if word == "stopped" else " ".join(f"{type(error).__name__}: {error}".split())
         try:
-            self._say(word, reason[:_REASON_CHARS])
-        except OSError as unsaid:  # a full disk, say: the first error is the one to tell
-            _log.warning("How the run %s ended could not be written down: %s", self.folder, unsaid)
-        self._release()
+            self._open.close()
+        except Exception as unwritten:
+            error = error or unwritten
+            raise
+        finally:
+            if error is not None:  # else finish() has the last word
+                self._say_how_it_ended(error)
+                self._release()
 
     def log_to_tensorboard(self, trainer: Engine, optimizer: Optimizer, evaluators: Mapping[str, Engine]) -> None:
         """Write event files into the folder until the run is closed. Call it on rank 0."""
@@ -218,7 +219,26 @@ class Run:
 
     def _say(self, word: Word, reason: str = "") -> None:
         if idist.get_rank() == 0:
-            write_state(self.folder, RunState(state=word, plan=self._plan, step=self._step, reason=reason))
+            self._write_state(word, reason)
+
+    def _say_how_it_ended(self, error: BaseException) -> None:
+        """Write it down, unless another rank has: what ends the others is a consequence of the first error."""
+        rank = idist.get_rank()
+        word: Word = "stopped"
+        reason = _AT_ONCE
+        if not isinstance(error, KeyboardInterrupt):
+            of = f"rank {rank}: " if idist.get_world_size() > 1 else ""
+            word, reason = "failed", of + " ".join(f"{type(error).__name__}: {error}".split())
+        known = read_state(self.folder)  # none, on a node that does not see the folder of rank 0
+        if (known is None and rank != 0) or (known is not None and known.state != "running"):
+            return
+        try:
+            self._write_state(word, reason[:_REASON_CHARS])
+        except OSError as unsaid:  # a full disk, say: the first error is the one to tell
+            _log.warning("How the run %s ended could not be written down: %s", self.folder, unsaid)
+
+    def _write_state(self, word: Word, reason: str) -> None:
+        write_state(self.folder, RunState(state=word, plan=self._plan, step=self._step, reason=reason))
 
     def _release(self) -> None:
         if self._lock is not None:

@@ -69,20 +69,19 @@ def training(local_rank: int, config: Cifar10Config) -> Outcome:  # noqa: ARG001
     images = open_data(config.data, data_path=config.data_path, num_images=config.subset)
     loaders = get_dataflow(config, images)
     run = Run.open(config, data_name=images.name, steps_per_epoch=len(loaders.train))
-    log_basic_info(logger, config, images, run)
-    connect_clearml(config, run)
-
-    model = idist.auto_model(get_model(config.model, len(images.classes)), sync_bn=config.sync_bn)
-    optimizer = get_optimizer(config, model)
-    criterion = nn.CrossEntropyLoss().to(idist.device())
-    lr_scheduler = get_lr_scheduler(config, optimizer, len(loaders.train))
-    trainer = create_trainer(model, optimizer, criterion, config)
-    trainer.logger = logger
-    evaluators = create_evaluators(model, criterion, config)
-    mistakes = Mistakes(len(images.classes))
-    mistakes.attach(evaluators.val)
-
     with GracefulStop(_STOP_NOTICE if rank == 0 else None) as stop, run:
+        log_basic_info(logger, config, images, run)
+        connect_clearml(config, run)
+        model = idist.auto_model(get_model(config.model, len(images.classes)), sync_bn=config.sync_bn)
+        optimizer = get_optimizer(config, model)
+        criterion = nn.CrossEntropyLoss().to(idist.device())
+        lr_scheduler = get_lr_scheduler(config, optimizer, len(loaders.train))
+        trainer = create_trainer(model, optimizer, criterion, config)
+        trainer.logger = logger
+        evaluators = create_evaluators(model, criterion, config)
+        mistakes = Mistakes(len(images.classes))
+        mistakes.attach(evaluators.val)
+
         monitor = Monitor(optimizer, stop, run, log_every=config.log_every_iters, save_every=config.checkpoint_every)
         monitor.attach(trainer)
         run.phases.attach(trainer)

@@ -71,6 +71,11 @@ def open_data(data: str, *, data_path: str, num_images: int | None = None) -> Im
     for split, dataset in (("training", images.train), ("validation", images.val)):
         if len(dataset) == 0:
             raise DataError(f"--data {data}: there is not one {split} image in it ({images.name}); give data with some")
+    if len(images.classes) < 2:
+        raise DataError(
+            f"--data {data}: its images are all of one class ({images.name}), which leaves nothing to tell apart; "
+            "give images of two classes or more"
+        )
     return images if num_images is None else subset(images, num_images)
 
 

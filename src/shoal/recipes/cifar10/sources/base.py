@@ -68,7 +68,7 @@ class ImageData:
 
 def fingerprint(images: ImageData) -> str:
     """The same for data of the same classes and labels in the same order, wherever they lie."""
-    digest = hashlib.sha256("\n".join(images.classes).encode())
+    digest = hashlib.sha256("\n".join(images.classes).encode(errors="surrogateescape"))
     for split in (images.train, images.val):
         digest.update(np.ascontiguousarray(split.labels, dtype=np.int64).tobytes() + b";")
     return digest.hexdigest()

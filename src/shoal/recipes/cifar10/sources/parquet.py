@@ -63,10 +63,9 @@ def _files(folder: Path, splits: tuple[str, ...]) -> list[Path]:
 def _class_names(path: Path) -> tuple[str, ...]:
     metadata = _open(path).schema_arrow.metadata or {}
     try:
-        names = json.loads(metadata[b"huggingface"])["info"]["features"][_LABEL_COLUMN]["names"]
+        return tuple(map(str, json.loads(metadata[b"huggingface"])["info"]["features"][_LABEL_COLUMN]["names"]))
     except (KeyError, TypeError, ValueError):
         return CIFAR10_CLASSES
-    return tuple(names)
 
 
 def _open(path: Path) -> Any:
