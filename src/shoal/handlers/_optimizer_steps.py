@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -32,7 +33,9 @@ class OptimizerSteps:
             )
         self._called = 0
         self._left_out: torch.Tensor | None = None
-        optimizer.register_step_post_hook(self)
+        # Weakly: the optimizer outlives the schedules that are tried with it, in a notebook say.
+        handle = optimizer.register_step_post_hook(_Hook(weakref.ref(self)))
+        weakref.finalize(self, handle.remove).atexit = False
 
     def count(self) -> int:
         """Steps since the last :meth:`reset`."""
@@ -43,10 +46,20 @@ class OptimizerSteps:
         """Count from 0."""
         self._called, self._left_out = 0, None
 
-    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def took_step(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer.step()`` has returned."""
         self._called += 1
         found_inf = getattr(optimizer, "found_inf", None)  # put there by the scaler for the time of the call
         if isinstance(found_inf, torch.Tensor):
             flag = found_inf.detach().ne(0).sum()
             self._left_out = flag if self._left_out is None else self._left_out + flag
+
+
+class _Hook:
+    def __init__(self, steps: weakref.ref[OptimizerSteps]) -> None:
+        self._steps = steps
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        steps = self._steps()
+        if steps is not None:
+            steps.took_step(optimizer)

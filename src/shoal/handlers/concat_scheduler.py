@@ -46,7 +46,7 @@ class ConcatScheduler(ParamScheduler):
                 raise UsageError(f"durations holds {duration!r}; give whole numbers of at least 1")
         self.durations = list(durations)
         self._starts = [0, *accumulate(self.durations)]
-        self.per_optimizer_step = any(scheduler.per_optimizer_step for scheduler in self.schedulers)
+        self.per_optimizer_step = any(scheduler._counts_steps() for scheduler in self.schedulers)
 
     def value_at(self, event_index: int) -> Any:
         """The value at an occurrence of the event, counted from 0; a list where groups differ."""

@@ -43,6 +43,6 @@ class GpuInfo:
         if self._has_utilization:
             try:
                 engine.state.metrics[f"{name}:{index} util(%)"] = torch.cuda.utilization(self._device)
-            except (ModuleNotFoundError, RuntimeError) as error:
+            except Exception as error:  # of a class of the driver's library, where a part of a GPU has no such number
                 self._has_utilization = False
                 engine.logger.info("GPU utilization is not shown: %s", error)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -19,6 +21,8 @@ from shoal.handlers._simulation import apart
 from shoal.handlers.param_scheduler import ParamScheduler, set_param, simulate
 
 __all__ = ["LRScheduler", "TorchSteps", "load_torch_state", "plain_torch_state"]
+
+_log = logging.getLogger(__name__)
 
 
 class LRScheduler(ParamScheduler):
@@ -90,12 +94,16 @@ class LRScheduler(ParamScheduler):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where another schedule was. As in torch, its settings come from the state, too; functions don't.
 
+        Where these differ from this run's (one that was made longer, say), a warning tells both.
+
         Raises:
             CheckpointError: the state isn't that of a schedule of this kind.
         """
         kind = type(self.lr_scheduler).__name__
-        found = state_dict.get("config", {}).get("lr_scheduler") if isinstance(state_dict, Mapping) else None
-        if found != kind or not {"lr_scheduler", "steps", "values"} <= set(state_dict):
+        config = state_dict.get("config") if isinstance(state_dict, Mapping) else None
+        found = config.get("lr_scheduler") if isinstance(config, Mapping) else None
+        kinds = {"lr_scheduler": Mapping, "steps": int, "values": list}
+        if found != kind or not all(isinstance(state_dict.get(key), one) for key, one in kinds.items()):
             raise CheckpointError(
                 f"asked to restore an LRScheduler of a {kind}, found {f'that of a {found}' if found else state_dict!r}"
                 "; give what the state_dict() of such a one returned"
@@ -201,9 +209,20 @@ def plain_torch_state(lr_scheduler: Any) -> dict[str, Any]:
 
 
 def load_torch_state(lr_scheduler: Any, state: Mapping[str, Any]) -> None:
-    """Load what :func:`plain_torch_state` returned."""
+    """Load what :func:`plain_torch_state` returned, and tell of settings that are others now."""
+    ours = _settings(lr_scheduler)
     lr_scheduler.load_state_dict(dict(state))
     _restore_counters(lr_scheduler)
+    theirs = _settings(lr_scheduler)
+    changed = [name for name, value in theirs.items() if name in ours and ours[name] != value]
+    if changed:
+        _log.warning(
+            "The %s goes on with the checkpoint's settings, as torch's schedules do: %s; this run's were: %s. To have "
+            "this run's, set them on it after loading.",
+            type(lr_scheduler).__name__,
+            ", ".join(f"{name}={theirs[name]}" for name in changed),
+            ", ".join(f"{name}={ours[name]}" for name in changed),
+        )
 
 
 class _WithoutTorchsWarning(warnings.catch_warnings):
@@ -220,6 +239,17 @@ def _without_counters(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_without_counters(inner) for inner in value)
     return value
+
+
+def _settings(lr_scheduler: Any) -> dict[str, Any]:
+    """What a schedule was made with, as far as it keeps that: attributes that are arguments of its constructor."""
+    unlike = {"optimizer", "last_epoch", "schedulers"}
+    kept = {name.lstrip("_"): value for name, value in vars(lr_scheduler).items()}
+    names = [name for name in inspect.signature(type(lr_scheduler)).parameters if name not in unlike]
+    found = {name: kept[name] for name in names if name in kept and not callable(kept[name])}
+    for index, inner in enumerate(getattr(lr_scheduler, "_schedulers", ())):  # of SequentialLR and ChainedScheduler
+        found |= {f"{type(inner).__name__} {index}: {name}": value for name, value in _settings(inner).items()}
+    return found
 
 
 def _restore_counters(lr_scheduler: Any) -> None:

@@ -114,6 +114,9 @@ class ParamGroupScheduler(ParamScheduler):
     def _optimizers(self) -> list[Any]:
         return [optimizer for scheduler in self.schedulers for optimizer in scheduler._optimizers()]
 
+    def _counts_steps(self) -> bool:
+        return self.per_optimizer_step or any(scheduler._counts_steps() for scheduler in self.schedulers)
+
     def _check_names(self) -> None:
         """Each schedule has done so."""
 

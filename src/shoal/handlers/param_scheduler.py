@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -39,7 +40,10 @@ class BaseParamScheduler:
         self.event_index = 0
 
     def value_at(self, event_index: int) -> Any:
-        """The value at an occurrence of the event; a schedule of one's own defines this, or ``get_param``."""
+        """The value at an occurrence of the event; a schedule of one's own defines this, or ``get_param``.
+
+        A list has the values of the parameter groups, one each.
+        """
         if type(self).get_param is BaseParamScheduler.get_param:
             raise NotImplementedError(f"{type(self).__qualname__} defines neither value_at() nor get_param()")
         before, self.event_index = self.event_index, event_index
@@ -173,7 +177,7 @@ class ParamScheduler(BaseParamScheduler):
         self._put(index)
         self.event_index, self._is_shown = index + 1, True
         if self.save_history and engine is not None:
-            values = [float(group[self.param_name]) for group in self.optimizer_param_groups]
+            values = [_shown(group[self.param_name]) for group in self.optimizer_param_groups]
             remember(engine, name or self.param_name, values)
 
     def attach(
@@ -228,7 +232,7 @@ class ParamScheduler(BaseParamScheduler):
     def _put(self, index: int) -> None:
         """Have the optimizer hold the value of occurrence ``index``."""
         value, groups = self.value_at(index), self.optimizer_param_groups
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, list):  # a tuple is one value, as Adam's betas
             value = [value] * len(groups)
         elif len(value) != len(groups):
             raise UsageError(f"{type(self).__name__} gave {len(value)} values for {len(groups)} parameter groups")
@@ -251,6 +255,10 @@ class ParamScheduler(BaseParamScheduler):
         """Where to read what this sets: a group and a name for each value that differs from the others."""
         return [(self.optimizer_param_groups[0], self.param_name)]
 
+    def _counts_steps(self) -> bool:
+        """Whether a schedule that this is a part of has to count steps of the optimizer."""
+        return self.per_optimizer_step
+
     def _next_index(self) -> int:
         """The index of the next call: the last one's again, where the optimizer has taken no step since."""
         waits = self._is_shown and self._steps is not None and self._steps.count() == 0
@@ -270,7 +278,7 @@ def check_part(scheduler: object) -> None:
         )
 
 
-def simulate(scheduler: ParamScheduler, num_events: int, param_names: Sequence[str] | None = None) -> list[list[float]]:
+def simulate(scheduler: ParamScheduler, num_events: int, param_names: Sequence[str] | None = None) -> list[list[Any]]:
     """What ``scheduler`` would set from its first occurrence on, without changing it or its optimizer.
 
     Returns:
@@ -282,10 +290,10 @@ def simulate(scheduler: ParamScheduler, num_events: int, param_names: Sequence[s
     columns = copied._columns()
     if param_names is not None:
         columns = [(copied.optimizer.param_groups[0], name) for name in param_names]
-    rows: list[list[float]] = []
+    rows: list[list[Any]] = []
     for index in range(num_events):
         copied._put(index)
-        rows.append([index, *(float(group[name]) for group, name in columns)])
+        rows.append([index, *(_shown(group[name]) for group, name in columns)])
     return rows
 
 
@@ -294,6 +302,10 @@ def remember(engine: Engine, name: str, value: Any) -> None:
     history: dict[str, list[Any]] = getattr(engine.state, "param_history", None) or {}
     engine.state.param_history = history
     history.setdefault(name, []).append(value)
+
+
+def _shown(value: Any) -> Any:
+    return float(value) if isinstance(value, Real | torch.Tensor) else value
 
 
 def set_param(group: dict[str, Any], name: str, value: Any) -> None:

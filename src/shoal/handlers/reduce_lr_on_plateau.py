@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class ReduceLROnPlateauScheduler(ParamScheduler):
         """Look at the metric, and lower the learning rate if it is time.
 
         Raises:
-            UsageError: the engine has no such metric.
+            UsageError: the engine has no such metric, or it is no number.
         """
         metrics = {} if engine is None else engine.state.metrics
         if self.metric_name not in metrics:
@@ -87,7 +88,14 @@ class ReduceLROnPlateauScheduler(ParamScheduler):
                 f"{nearest(self.metric_name, list(metrics))}, which the engine does not have; it has: "
                 f"{', '.join(metrics) or 'none'}. Attach it to the evaluator, at Events.COMPLETED"
             )
-        self._step(float(metrics[self.metric_name]))
+        try:
+            value = float(metrics[self.metric_name])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"ReduceLROnPlateauScheduler looks at the metric {self.metric_name!r}, found "
+                f"{metrics[self.metric_name]!r}; give the name of a metric that is one number"
+            ) from error
+        self._step(value)
         self.event_index += 1
         trainer = self._trainer() if self._trainer is not None else None
         if self.save_history and trainer is not None:
@@ -142,8 +150,9 @@ class ReduceLROnPlateauScheduler(ParamScheduler):
             CheckpointError: the state isn't that of such a schedule.
         """
         groups = self.optimizer_param_groups
-        values = state_dict.get("values") if isinstance(state_dict, Mapping) else None
-        if not isinstance(values, Sequence) or len(values) != len(groups) or "scheduler" not in state_dict:
+        values: Any = state_dict.get("values") if isinstance(state_dict, Mapping) else None
+        is_one = isinstance(values, list) and all(isinstance(value, Real) for value in values)
+        if not is_one or len(values) != len(groups) or not isinstance(state_dict.get("scheduler"), Mapping):
             raise CheckpointError(
                 f"asked to restore a ReduceLROnPlateauScheduler of {len(groups)} parameter groups, found "
                 f"{state_dict!r}; give what the state_dict() of such a one returned"

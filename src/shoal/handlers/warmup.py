@@ -55,6 +55,13 @@ def create_lr_scheduler_with_warmup(
             f"asked to warm up a {type(lr_scheduler).__qualname__}; give a schedule of shoal.handlers or of torch that "
             "goes by events"
         )
+    groups = lr_scheduler.optimizer.param_groups
+    for group, name in lr_scheduler._columns():
+        if name != lr_scheduler.param_name or not any(group is one for one in groups):
+            raise UsageError(
+                f"asked to warm up a {type(lr_scheduler).__qualname__} of several parameters or optimizers, which "
+                "would all get this warm-up; warm up each of its schedules, and make a ParamGroupScheduler of them"
+            )
     if isinstance(warmup_duration, bool) or not isinstance(warmup_duration, int) or warmup_duration < 2:
         raise UsageError(f"asked for warmup_duration={warmup_duration!r}; give a whole number of at least 2")
     for name, value in (("warmup_start_value", warmup_start_value), ("warmup_end_value", warmup_end_value)):
