@@ -239,3 +239,33 @@ def test_a_run_goes_on_after_a_metric_that_raised_in_the_last_batch_of_an_epoch(
             engine.run(data, max_epochs=2)
         assert engine.run(data, max_epochs=2).epoch == 2
         assert values == ([3, 6] if len(data) == 3 else [None, 3])
+
+
+def test_a_metric_that_is_attached_in_a_run_starts_anew_and_belongs_to_it_alone():
+    metric, engine, inner = Accuracy(), passing(), passing()
+    wrong, right = (torch.eye(2), torch.tensor([1, 0])), (torch.eye(2), torch.tensor([0, 1]))
+    metric.update(wrong)
+    metric.attach(inner, "accuracy")
+    refused = []
+
+    def attach(engine):
+        metric.attach(engine, "accuracy")
+        with pytest.raises(UsageError, match="attached to another engine too, which is running") as error:
+            inner.run([wrong])
+        refused.append(error)
+
+    def attach_what_is_running(inner):
+        with pytest.raises(UsageError, match="attached to another engine too, which is running"):
+            other.attach(inner, "other")
+
+    engine.add_event_handler(Events.EPOCH_STARTED, attach)
+    assert engine.run([right, right]).metrics["accuracy"] == 1.0
+    assert refused
+    assert inner.run([wrong]).metrics["accuracy"] == 0.0
+
+    outer, other, innermost = passing(), Accuracy(), passing()
+    other.attach(outer, "other")
+    innermost.add_event_handler(Events.STARTED, attach_what_is_running)
+    outer.add_event_handler(Events.EPOCH_STARTED, lambda engine: innermost.run([right]))
+    assert outer.run([right]).metrics["other"] == 1.0
+    assert not other.is_attached(innermost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,7 @@ class MetricTable:
     def __init__(self) -> None:
         self._links: dict[str, _Link] = {}
         self._feeds: tuple[_Feed, ...] = ()
+        self._claims = False  # while the engine runs
         self._flat: dict[str, set[Any]] = {}  # by name, the keys of a value that is a mapping, put into state.metrics
 
     def attach(self, metric: Metric, name: str, usage: UsageLike | None) -> None:
@@ -121,19 +122,16 @@ class MetricTable:
         Raises:
             UsageError: another engine that is running uses one; both would add to the same sums.
         """
+        self._check_free(self._feeds)
+        self._claims = True
         for feed in self._feeds:
             for metric in feed.holders():
-                if metric.in_use_by not in (None, self):
-                    self.release()
-                    raise UsageError(
-                        f"the metric {feed.name!r} is attached to another engine too, which is running; engines that "
-                        "run one inside the other need a metric object each"
-                    )
                 metric.in_use_by = self
                 metric.was_loaded = False
 
     def release(self) -> None:
         """Undo ``claim``."""
+        self._claims = False
         for feed in self._feeds:
             for metric in feed.holders():
                 if metric.in_use_by is self:
@@ -229,29 +227,57 @@ class MetricTable:
         for key in (name, *self._flat.pop(name, ())):
             state.metrics.pop(key, None)
 
+    def _check_free(self, feeds: Iterable[_Feed]) -> None:
+        for feed in feeds:
+            if any(metric.in_use_by not in (None, self) for metric in feed.holders()):
+                raise UsageError(
+                    f"the metric {feed.name!r} is attached to another engine too, which is running; engines that "
+                    "run one inside the other need a metric object each"
+                )
+
     def _names_of(self, metric: Metric, usage: UsageLike | None) -> list[str]:
         asked = None if usage is None else usage_of(usage)
         return [n for n, link in self._links.items() if link.metric is metric and asked in (None, link.usage)]
 
     def _put(self, links: dict[str, _Link]) -> None:
-        feeds: dict[int, _Feed] = {}
-        for link in links.values():
-            for inlet in link.metric.inlets():
-                feed = feeds.setdefault(id(inlet.part), _Feed(inlet, link.usage, link.name))
-                if not feed.fits(inlet, link.usage):
-                    raise _two_ways(feed, link)
-        held: dict[int, _Feed] = {}
-        for feed in feeds.values():
-            for metric in feed.holders():
-                if held.setdefault(id(metric), feed) is not feed:
-                    raise _two_holders(held[id(metric)], feed, metric)
-        before, self._feeds = self._feeds, tuple(feeds.values())
+        feeds = _feeds_of(links.values())
+        if self._claims:
+            self._check_free(feeds)
+        before, self._feeds = self._feeds, feeds
         self._links = links
-        kept = {id(metric) for feed in self._feeds for metric in feed.holders()}
-        for feed in before:  # what is detached in the middle of a run is free for others
+        if not self._claims:
+            return
+        # In the middle of a run: what is attached starts anew, and what is detached is free for others.
+        fed = {id(feed.inlet.part) for feed in before}
+        for feed in feeds:
+            if id(feed.inlet.part) not in fed and not feed.inlet.part.was_loaded:
+                feed.inlet.part.reset()
+        for feed in before:
             for metric in feed.holders():
-                if id(metric) not in kept and metric.in_use_by is self:
-                    metric.in_use_by = None
+                metric.in_use_by = None
+        for feed in feeds:
+            for metric in feed.holders():
+                metric.in_use_by = self
+
+
+def _feeds_of(links: Iterable[_Link]) -> tuple[_Feed, ...]:
+    """How each metric that holds samples is fed, once for all that are made of it.
+
+    Raises:
+        UsageError: one would be fed in two ways.
+    """
+    feeds: dict[int, _Feed] = {}
+    for link in links:
+        for inlet in link.metric.inlets():
+            feed = feeds.setdefault(id(inlet.part), _Feed(inlet, link.usage, link.name))
+            if not feed.fits(inlet, link.usage):
+                raise _two_ways(feed, link)
+    held: dict[int, _Feed] = {}
+    for feed in feeds.values():
+        for metric in feed.holders():
+            if held.setdefault(id(metric), feed) is not feed:
+                raise _two_holders(held[id(metric)], feed, metric)
+    return tuple(feeds.values())
 
 
 def _held_by(part: Metric) -> Iterator[Metric]:

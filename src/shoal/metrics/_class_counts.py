@@ -75,14 +75,7 @@ class ClassCounts(Sums):
         """
         owner = type(self).__name__
         y_pred, y = pair_of(owner, output)
-        kind, num_classes = kind_of(owner, y_pred, y, self.is_multilabel)
-        if self._kind not in (None, (kind, num_classes)):
-            known, known_classes = self._kind or (kind, num_classes)
-            raise UsageError(
-                f"{owner} has seen {known} batches of {known_classes} classes and was given a {kind} one of "
-                f"{num_classes}, of shapes {tuple(y_pred.shape)} and {tuple(y.shape)}; reset() it in between"
-            )
-        self._kind = (kind, num_classes)
+        kind, num_classes = self._kind = kind_of(owner, y_pred, y, self.is_multilabel, self._kind)
         if y.numel() == 0:
             return
         if kind == "multilabel":

@@ -55,12 +55,24 @@ def misfit(y_pred: torch.Tensor, y: torch.Tensor, takes: str) -> UsageError:
     )
 
 
-def kind_of(owner: str, y_pred: torch.Tensor, y: torch.Tensor, is_multilabel: bool) -> tuple[Kind, int]:
+def kind_of(
+    owner: str, y_pred: torch.Tensor, y: torch.Tensor, is_multilabel: bool, known: tuple[Kind, int] | None
+) -> tuple[Kind, int]:
     """The kind of a batch by its shapes, and its number of classes or labels (2 for a binary one).
 
     Raises:
-        UsageError: the shapes do not fit; the text gives both.
+        UsageError: the shapes do not fit, the text gives both; or it is not the ``known`` one of the batches before.
     """
+    kind, num_classes = _kind_by_shape(owner, y_pred, y, is_multilabel)
+    if known is not None and known != (kind, num_classes):
+        raise UsageError(
+            f"{owner} has seen {known[0]} batches of {known[1]} classes and was given a {kind} one of {num_classes}, "
+            f"of shapes {tuple(y_pred.shape)} and {tuple(y.shape)}; reset() it in between"
+        )
+    return kind, num_classes
+
+
+def _kind_by_shape(owner: str, y_pred: torch.Tensor, y: torch.Tensor, is_multilabel: bool) -> tuple[Kind, int]:
     if is_multilabel:
         if y_pred.shape != y.shape or y.dim() < 2 or y.shape[1] < 2:
             raise misfit(y_pred, y, f"multilabel {owner} takes (N, C, ...) with C > 1 twice")

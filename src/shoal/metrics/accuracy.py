@@ -64,14 +64,7 @@ class Accuracy(Ratio):
             UsageError: the output is no pair of tensors whose shapes fit, or is of another kind than before.
         """
         y_pred, y = pair_of("Accuracy", output)
-        kind, num_classes = kind_of("Accuracy", y_pred, y, self._is_multilabel)
-        if self._kind not in (None, (kind, num_classes)):
-            known, known_classes = self._kind or (kind, num_classes)
-            raise UsageError(
-                f"Accuracy has seen {known} batches of {known_classes} classes and was given a {kind} one of "
-                f"{num_classes}, of shapes {tuple(y_pred.shape)} and {tuple(y.shape)}; reset() it in between"
-            )
-        self._kind = (kind, num_classes)
+        kind, num_classes = self._kind = kind_of("Accuracy", y_pred, y, self._is_multilabel, self._kind)
         if y.numel() == 0:
             return
         if kind == "multiclass":

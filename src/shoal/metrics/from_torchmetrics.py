@@ -80,7 +80,7 @@ class TorchMetric(Metric):
         return states.merged(self._library, self._holders, states_by_rank)
 
     def compute_from(self, state: Mapping[str, torch.Tensor]) -> Any:
-        """What the metric computes; a number for a tensor of one element, tensors on the CPU.
+        """What the metric computes; a number for a tensor without dimensions, other tensors on the CPU.
 
         Raises:
             NotComputableError: no rank has seen a sample.
@@ -181,7 +181,7 @@ def from_torchmetrics(
 
 
 def _plain(value: Any) -> Any:
-    """Numbers for tensors of one element, CPU tensors for others, in mappings and sequences too."""
+    """Numbers for tensors without dimensions, CPU tensors for others, in mappings and sequences too."""
     if isinstance(value, torch.Tensor):
         return value.item() if value.dim() == 0 else value.detach().cpu()
     if isinstance(value, Mapping):
