@@ -342,3 +342,32 @@ def test_env_prints_versions_devices_and_backends():
     assert done.returncode == 0
     for name in ("shoal:", "torch:", "python:", "usable backends: gloo", "gpus:"):
         assert name in done.stdout
+
+
+def test_an_exit_handler_that_does_not_return_is_named(script, tmp_path):
+    program = script(
+        f"""
+        import atexit, pathlib, time
+        import shoal.distributed as idist
+        import shoal.launch.worker as worker
+
+        def work(local_rank):
+            worker.EXIT_PATIENCE_S = 0.2
+            if local_rank == 1:
+                atexit.register(a_library_that_waits)
+
+        def a_library_that_waits():
+            while not pathlib.Path({str(tmp_path / "told")!r}).exists():
+                time.sleep(0.05)
+
+        with idist.Parallel(backend="gloo", nproc_per_node=2) as parallel:
+            parallel.run(work)
+        """
+    )
+    with (tmp_path / "err").open("w") as err:
+        job = subprocess.Popen([sys.executable, str(program)], stderr=err)
+    _until(lambda: "in a_library_that_waits" in (tmp_path / "err").read_text(), "the handler is named")
+    assert "rank 1" in (tmp_path / "err").read_text()
+    assert "rank 0 (pid" not in (tmp_path / "err").read_text()
+    (tmp_path / "told").touch()
+    assert job.wait(_DEADLINE_S) == 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,9 @@ _SET_BY_AGENT = (
     *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
     *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDA_VISIBLE_DEVICES"),
 )
+
+EXIT_PATIENCE_S = 30.0
+"""After so long in its exit handlers a worker says that it is held there, and by what."""
 
 
 class Streams:
@@ -94,7 +99,7 @@ def run(_streams: Streams, folder: str, launcher_pid: int) -> None:
         record_failure(error)
         raise SystemExit(1) from None
     finally:
-        _end_as_an_interpreter()
+        _end_as_an_interpreter(rank)
     if (home / INTERRUPTED).exists():
         raise SystemExit(128 + signal.SIGTERM)
 
@@ -126,10 +131,14 @@ def _settle(call: Call, own: dict[str, str], folder: str) -> None:
     multiprocessing.set_start_method(None if forks else "fork", force=True)
 
 
-def _end_as_an_interpreter() -> None:
+def _end_as_an_interpreter(rank: int) -> None:
     """Do what any other process does at its end: exit handlers run, forgotten files are written."""
+    watcher = threading.Timer(EXIT_PATIENCE_S, _say_what_holds, args=(rank,))
+    watcher.daemon = True
+    watcher.start()
     atexit._run_exitfuncs()
     gc.collect()
+    watcher.cancel()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -140,3 +149,13 @@ def _leave_group() -> None:
     runtime.finalize()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def _say_what_holds(rank: int) -> None:
+    """The call has ended, but the process can't: a library's exit handler waits for something."""
+    text = (
+        f"shoal: rank {rank} (pid {os.getpid()}) has ended its work, but its exit handlers have not returned for "
+        f"{EXIT_PATIENCE_S:g} s. The main thread below shows which; the job waits for it:\n"
+    )
+    os.write(2, text.encode())
+    faulthandler.dump_traceback(file=2, all_threads=True)
