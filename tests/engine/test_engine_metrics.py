@@ -269,3 +269,36 @@ def test_a_metric_that_is_attached_in_a_run_starts_anew_and_belongs_to_it_alone(
     outer.add_event_handler(Events.EPOCH_STARTED, lambda engine: innermost.run([right]))
     assert outer.run([right]).metrics["other"] == 1.0
     assert not other.is_attached(innermost)
+
+
+@pytest.mark.parametrize("stop", ["interrupt", "terminate"])
+def test_a_run_that_goes_on_does_not_take_the_samples_of_an_engine_that_ran_between(stop, caplog):
+    wrong, right = (torch.eye(2), torch.tensor([1, 0])), (torch.eye(2), torch.tensor([0, 1]))
+    data = [wrong, wrong, right, wrong]
+    for metric, between in ((Accuracy(), True), (Accuracy(), False)):
+        engine, other = passing(), passing()
+        metric.attach(engine, "accuracy")
+        metric.attach(other, "accuracy")
+        engine.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda engine: getattr(engine, stop)())
+        engine.run(data, max_epochs=2)
+        caplog.clear()
+        if between:
+            other.run([right] * 5)
+        seen = []
+        engine.add_event_handler(Events.EPOCH_COMPLETED, lambda e, seen=seen: seen.append(e.state.metrics["accuracy"]))
+        engine.run(data, max_epochs=2)
+        assert seen == [0.5 if between else 0.25, 0.25]
+        assert ("accuracy were used by another engine since" in caplog.text) is between
+
+
+def test_a_state_that_is_loaded_in_mid_epoch_does_not_take_the_samples_of_an_evaluation_before_it_goes_on():
+    wrong, right = (torch.eye(2), torch.tensor([1, 0])), (torch.eye(2), torch.tensor([0, 1]))
+    saved, engine = [], passing()
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda engine: saved.append(engine.state_dict()))
+    engine.run([wrong] * 4)
+    metric, loaded, other = Accuracy(), passing(), passing()
+    metric.attach(loaded, "accuracy")
+    metric.attach(other, "accuracy")
+    loaded.load_state_dict(saved[0])
+    other.run([right] * 5)
+    assert loaded.run([wrong] * 4).metrics["accuracy"] == 0.0

@@ -62,6 +62,7 @@ class MetricTable:
         self._links: dict[str, _Link] = {}
         self._feeds: tuple[_Feed, ...] = ()
         self._claims = False  # while the engine runs
+        self._runs = object()  # what metrics know this engine's runs by, without holding it
         self._flat: dict[str, set[Any]] = {}  # by name, the keys of a value that is a mapping, put into state.metrics
 
     def attach(self, metric: Metric, name: str, usage: UsageLike | None) -> None:
@@ -116,18 +117,31 @@ class MetricTable:
             if not feed.inlet.part.was_loaded:
                 feed.inlet.part.reset()
 
-    def claim(self) -> None:
+    def claim(self, *moments: Moment) -> list[str]:
         """Mark the metrics as in use by this engine's run.
+
+        Args:
+            moments: with what has begun already and now goes on: ``"run"``, and ``"epoch"`` in the middle of one.
+
+        Returns:
+            The names of those that have to go on with samples which another engine's run has replaced since: they start
+            anew.
 
         Raises:
             UsageError: another engine that is running uses one; both would add to the same sums.
         """
         self._check_free(self._feeds)
         self._claims = True
+        lost = []
         for feed in self._feeds:
+            part = feed.inlet.part
+            if feed.usage.reset in moments and part.fed_in not in (None, self._runs) and not part.was_loaded:
+                part.reset()
+                lost.append(feed.name)
             for metric in feed.holders():
-                metric.in_use_by = self
+                metric.in_use_by, metric.fed_in = self, self._runs
                 metric.was_loaded = False
+        return lost
 
     def release(self) -> None:
         """Undo ``claim``."""
@@ -257,7 +271,7 @@ class MetricTable:
                 metric.in_use_by = None
         for feed in feeds:
             for metric in feed.holders():
-                metric.in_use_by = self
+                metric.in_use_by, metric.fed_in = self, self._runs
 
 
 def _feeds_of(links: Iterable[_Link]) -> tuple[_Feed, ...]:

@@ -15,7 +15,7 @@ from shoal.engine._saving import load_into, saved
 from shoal.engine.state import State
 from shoal.errors import DataError, HandlerSignatureError, UsageError
 from shoal.metrics import Metric
-from shoal.metrics.usage import UsageLike
+from shoal.metrics.usage import Moment, UsageLike
 
 __all__ = ["Engine"]
 
@@ -149,7 +149,8 @@ class Engine(Loop):
         decision = self._decide(max_epochs, max_iters)
         if decision == "nothing":
             return self.state
-        self._metrics.claim()
+        moments: list[Moment] = [] if decision == "start" else ["run", "epoch"] if self._in_epoch else ["run"]
+        lost = self._metrics.claim(*moments)
         try:
             if decision == "start":
                 self._start(data, epoch_length)
@@ -158,6 +159,12 @@ class Engine(Loop):
             self._completed = self.state.iteration
             set_goal(self.state, max_epochs, max_iters)
             self._log_start(decision)
+            if lost:
+                self._cut = True
+                self.logger.warning(
+                    "The metrics %s were used by another engine since this run was left; their values lack the samples "
+                    "from before. Give each engine a metric object of its own.", ", ".join(lost),
+                )  # fmt: skip
             paused, self._paused, self._failed, self._loaded = self._paused, False, False, False
             self._renew_request()
             self._running, self._suppressed, self._exhausted = True, False, False

@@ -101,6 +101,7 @@ class Metric(Operators, ABC):
         self.output_transform = output_transform
         self.skip_unrolling = skip_unrolling
         self.in_use_by: object | None = None  # set by an engine while it runs
+        self.fed_in: object | None = None  # which engine's runs its samples are of
         self.was_loaded = False  # samples of a checkpoint, which an engine that is loaded too must not forget
         self.device = None if device is None else torch.device(device)
         self.reset()
