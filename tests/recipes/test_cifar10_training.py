@@ -21,12 +21,16 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import shoal.distributed as idist
 from shoal import checkpoint
 from shoal.cli import train
-from shoal.errors import UsageError
+from shoal.errors import DataError, UsageError
+from shoal.recipes.cifar10.config import Cifar10Config
 from shoal.recipes.cifar10.data import collate, train_transform
+from shoal.recipes.cifar10.run import Run
 from shoal.recipes.cifar10.sources import open_data
 from shoal.runs import lock_run, read_predictions, summarize
+from shoal.testing import run_workers
 
 # Small and quick, with batch norm; 20 steps in 4 epochs.
 OPTIONS = [
@@ -341,3 +345,38 @@ def test_a_batch_is_normalised_as_a_whole_like_its_images_one_by_one() -> None:
     batch, labels = collate([(image, label) for label, image in enumerate(images)])
     assert torch.allclose(batch, torch.stack([single(image) for image in images]), atol=1e-6)
     assert labels.tolist() == [0, 1, 2, 3, 4]
+
+
+def failing_on_rank_1(output: str) -> str:
+    """Rank 1 fails first, and rank 0 in consequence."""
+    config = Cifar10Config(output_path=output)
+    run = Run.open(config, data_name="digits", steps_per_epoch=5)
+    try:
+        with run:
+            idist.barrier()
+            if idist.get_rank() == 1:
+                raise DataError("7.png cannot be decoded")
+            idist.barrier()
+            raise RuntimeError("connection closed by peer")
+    except (DataError, RuntimeError):
+        if idist.get_rank() == 1:
+            idist.barrier()
+    return str(run.folder)
+
+
+def test_the_error_of_the_rank_that_failed_first_is_the_one_that_is_written_down(tmp_path: Path) -> None:
+    folder, _ = run_workers(failing_on_rank_1, 2, str(tmp_path))
+    summary = summarize(Path(folder))
+    assert (summary.state, summary.reason) == ("failed", "rank 1: DataError: 7.png cannot be decoded")
+
+
+def test_images_of_one_class_are_refused_before_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "val"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(tmp_path / split / "a" / "0.png")
+    argv = ["cifar10", "--data", str(tmp_path), "--batch-size", "1", "--output-path", str(tmp_path / "out")]
+    assert train.main(argv) == 2
+    assert "are all of one class" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -7,6 +7,8 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -197,3 +199,25 @@ def test_the_first_signal_is_a_wish_and_the_second_has_its_usual_effect(
     finally:
         signal.signal(number, previous)
     assert "finishing the step" in capfd.readouterr().err
+
+
+def test_signals_stay_with_the_process_that_takes_them() -> None:
+    program = """
+import multiprocessing, os, signal, sys
+from shoal.recipes.stopping import GracefulStop
+def work(pipe):
+    pipe.send(1)
+    pipe.recv()
+fork = multiprocessing.get_context("fork")
+with GracefulStop("a wish") as stop:
+    here, there = fork.Pipe()
+    process = fork.Process(target=work, args=(there,))
+    process.start()
+    here.recv()
+    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join()
+    print(process.exitcode, stop.requested)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == (f"{-signal.SIGTERM} None\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from shoal.cli import main as cli
 from shoal.report import write_report
+from shoal.report.curves import least, moving_average
 from shoal.runs import lock_run
 
 
@@ -126,3 +128,11 @@ def test_a_page_cannot_take_the_place_of_a_folder(copied: Path, capsys: pytest.C
     assert "cannot be written: Is a directory; name another --output" in capsys.readouterr().err
     shutil.rmtree(copied / "report.html")
     assert [path.name for path in copied.glob(".report*")] == []
+
+
+def test_one_huge_loss_leaves_the_averages_after_it_exact() -> None:
+    values = [1e300, *[0.25] * 999]
+    assert moving_average(values)[100:] == [0.25] * 900
+    assert moving_average([5e-324] * 30) == [5e-324] * 30
+    assert least([math.nan, 0.5, math.inf]) == 0.5
+    assert least([math.nan]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -168,3 +169,62 @@ def test_many_classes_and_many_steps_are_drawn_too(browser: Browser, copied: Pat
         assert max(points for points, _ in loss) <= 1300
         assert max(greatest for _, greatest in loss) == 1000  # thinned, and the outlier is there
         assert "class <3>" in page.locator(".heatmaplayer").locator("xpath=ancestor::figure").inner_text()
+
+
+def test_names_of_any_length_and_script_leave_the_numbers_where_they_are(browser: Browser, copied: Path) -> None:
+    found = json.loads((copied / "predictions.json").read_text(encoding="utf-8"))
+    found["classes"] = [f"class_{number}_" + 60 * "x" for number in range(9)] + ["\N{HEBREW LETTER ALEF}"]
+    found["most_wrong"] = [found["most_wrong"][0] | {"label": 9, "predicted": 9}]
+    (copied / "predictions.json").write_text(json.dumps(found), encoding="utf-8")
+    for width in (1280, 390):
+        page_file = write_report([copied], copied / "report.html")
+        with opened(browser, page_file, viewport={"width": width, "height": 900}) as page:
+            cut = page.evaluate(
+                "[...document.querySelectorAll('#classes table.numbers')].filter((e) => e.scrollWidth > "
+                "e.parentElement.clientWidth).length"
+            )
+            assert cut == 0
+            # By places, as they are seen: the name, the number, the sign.
+            order = page.evaluate("""() => {
+                const [name, rest] = document.querySelector(".wrong figcaption span").childNodes;
+                const range = document.createRange();
+                range.selectNodeContents(rest);
+                return [name.getBoundingClientRect().right, range.getBoundingClientRect().left];
+            }""")
+            assert order[0] <= order[1] + 1
+
+
+def test_classes_named_as_numbers_dates_or_colours_keep_their_names_and_order(browser: Browser, copied: Path) -> None:
+    found = json.loads((copied / "predictions.json").read_text(encoding="utf-8"))
+    names = ["9", "10", "2024-01-01", "$ink", "1", *(f"n{number}" for number in range(20))]
+    count = len(names)
+    found |= {"classes": names, "confusion": [[int(i == j) for i in range(count)] for j in range(count)]}
+    found["most_wrong"] = []
+    (copied / "predictions.json").write_text(json.dumps(found), encoding="utf-8")
+    with opened(browser, write_report([copied], copied / "report.html")) as page:
+        axes = page.evaluate("""() => {
+            const plot = document.querySelector("#classes .plot");
+            return ["xaxis", "yaxis"].map((axis) => plot._fullLayout[axis]._categories);
+        }""")
+        assert axes == [names, names]
+
+
+def test_the_first_record_of_a_run_is_seen(browser: Browser, copied: Path) -> None:
+    first = (copied / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    (copied / "metrics.jsonl").write_text(first + "\n", encoding="utf-8")
+    with opened(browser, write_report([copied], copied / "report.html")) as page:
+        curves = page.locator("#curves figure.chart")
+        assert curves.count() == 3
+        assert all(curves.nth(place).locator(".scatterlayer .point").count() == 1 for place in range(3))
+
+
+def test_a_scale_of_many_decades_has_labels_that_do_not_meet(browser: Browser, copied: Path) -> None:
+    rows = [{"time": 1.0, "axis": "iteration", "step": i, "val/loss": 10.0 ** (i // 2 - 5)} for i in range(1, 60)]
+    (copied / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with opened(browser, write_report([copied], copied / "report.html")) as page:
+        places = page.evaluate(
+            "[...document.querySelector('#curves .plot').querySelectorAll('.ytick text')]"
+            ".map((e) => e.getBoundingClientRect()).map((box) => [box.top, box.bottom]).sort((a, b) => a[0] - b[0])"
+        )
+    assert len(places) >= 4
+    assert all(above[1] <= below[0] for above, below in itertools.pairwise(places))

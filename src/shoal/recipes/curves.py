@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from shoal.report.curves import moving_average
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +112,7 @@ def _draw_batches(axes: Axes, curve: Curve, per_epoch: int) -> None:
     label = None if many else "training batches"
     axes.plot(epochs, curve.values, color=_TRAIN, alpha=0.25 if many else 0.5, linewidth=1.0, label=label)
     if many:
-        averaged = _moving_average(curve.values, window=max(5, len(curve.values) // 25))
+        averaged = moving_average(curve.values)
         axes.plot(epochs, averaged, color=_TRAIN, alpha=0.65, linewidth=1.6, label="training batches, averaged")
 
 
@@ -163,13 +164,3 @@ def _scale_loss(axes: Axes, values: Sequence[float]) -> None:
         axes.set_title("Loss (logarithmic)", loc="left", fontsize=10.5, color=_INK)
     else:
         axes.set_ylim(bottom=0)
-
-
-def _moving_average(values: Sequence[float], window: int) -> list[float]:
-    """The mean around each place, over fewer values towards the ends."""
-    sums = [0.0, *accumulate(values)]
-    averaged = []
-    for index in range(len(values)):
-        reach = min(window // 2, index, len(values) - 1 - index)
-        averaged.append((sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1))
-    return averaged

@@ -9,12 +9,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Chart", "Legend", "chart", "name_of", "note", "number", "percent", "section", "table", "text", "tiles"]
+__all__ = [
+    "Chart",
+    "Legend",
+    "apart",
+    "chart",
+    "name_of",
+    "note",
+    "number",
+    "percent",
+    "section",
+    "table",
+    "text",
+    "tiles",
+]
 
 
 def text(value: object) -> str:
     """``value`` as text of a page, which no browser takes for markup."""
     return html.escape(str(value), quote=True)
+
+
+def apart(value: object) -> str:
+    """``value`` as text of a page beside which numbers keep their places, also where it is written from the right."""
+    return f"<bdi>{text(value)}</bdi>"
 
 
 def name_of(value: object) -> str:

@@ -27,6 +27,7 @@ _OF = {
 
 RUN_COLORS = ("c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8")
 _MANY_POINTS = 40
+_MOST_TICKS = 9
 _OUTLIER = 25
 """A loss of more than so many times the median is one."""
 
@@ -57,7 +58,7 @@ def line(
 ) -> dict[str, Any]:
     """A curve; with a marker at each value where they are few."""
     places, values = thinned(places, values)
-    markers = marked and len(places) <= _MANY_POINTS
+    markers = (marked or len(places) == 1) and len(places) <= _MANY_POINTS  # no line goes through one point
     style: dict[str, Any] = {"color": f"${color}", "width": 2}
     if dotted:
         style["dash"] = "dot"
@@ -190,7 +191,8 @@ def _log_ticks(least: float, greatest: float) -> dict[str, Any]:
     """Ticks with whole numbers on them; by default plotly writes ``2`` where 20 is meant."""
     decades = range(math.floor(math.log10(least)), math.ceil(math.log10(greatest)) + 1)
     steps = (1, 2, 5) if len(decades) <= 3 else (1,)
-    values = [step * 10.0**decade for decade in decades for step in steps]
+    spread = math.ceil(len(decades) / _MOST_TICKS)
+    values = [step * 10.0**decade for decade in decades[::spread] for step in steps]
     return {"tickvals": values, "ticktext": [f"{value:,g}" for value in values]}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from shoal.report.html import Chart, chart, number, percent, table, text
+from shoal.report.html import Chart, apart, chart, number, percent, table, text
 from shoal.report.load import ReportedRun
 from shoal.runs import ClassifiedImages
 
@@ -36,15 +36,16 @@ _MATRIX_CAPTION = (
 
 
 def _matrix(found: ClassifiedImages) -> str:
-    heads = "".join(f'<th scope="col"><span>{text(name)}</span></th>' for name in found.classes)
+    heads = "".join(f'<th scope="col" title="{text(name)}"><span>{text(name)}</span></th>' for name in found.classes)
     rows = []
     for label, counts in enumerate(found.confusion):
+        name = text(found.classes[label])
         total = sum(counts) or 1
         cells = "".join(
             _cell(images, images / total, found.classes[label], found.classes[predicted], right=label == predicted)
             for predicted, images in enumerate(counts)
         )
-        rows.append(f'<tr><th scope="row">{text(found.classes[label])}</th>{cells}</tr>')
+        rows.append(f'<tr><th scope="row" title="{name}">{name}</th>{cells}</tr>')
     short = " short" if max(map(len, found.classes)) <= _SHORT_NAME else ""
     return (
         '<div class="scroll" role="region" aria-label="Table: confusion matrix" tabindex="0">'
@@ -141,7 +142,7 @@ def pair_table(found: ClassifiedImages) -> str:
     pairs.sort(key=lambda pair: (-pair[0], pair[1:]))
     rows = [
         [
-            f"{text(found.classes[label])} <span class=arrow>taken for</span> {text(found.classes[predicted])}",
+            f"{apart(found.classes[label])} <span class=arrow>taken for</span> {apart(found.classes[predicted])}",
             number(images),
             percent(images / sum(found.confusion[label])),
         ]
@@ -160,8 +161,8 @@ def wrong_images(found: ClassifiedImages) -> str:
         alt = f"Validation image {image.index}: {label}, taken for {predicted}"
         figures.append(
             f'<figure><img src="data:image/png;base64,{image.png}" alt="{text(alt)}">'
-            f"<figcaption><span><b>{text(predicted)}</b> {percent(image.probability)}</span>"
-            f"<span>is {text(label)} {percent(image.label_probability)}</span></figcaption></figure>"
+            f"<figcaption><span><b>{apart(predicted)}</b> {percent(image.probability)}</span>"
+            f"<span>is {apart(label)} {percent(image.label_probability)}</span></figcaption></figure>"
         )
     return f'<div class="wrong">{"".join(figures)}</div>' if figures else ""
 

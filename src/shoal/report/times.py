@@ -96,7 +96,7 @@ def compared_speed(runs: Sequence[tuple[str, ReportedRun]]) -> Chart | None:
         color = RUN_COLORS[place % len(RUN_COLORS)] if letter else "ink"
         name = f"Run {letter}" if letter else "Images per second"
         legend.append(Legend(name, color, (len(traces),)))
-        traces.append(line(places, values, name, color, marked=len(values) == 1))
+        traces.append(line(places, values, name, color, marked=False))
         said.append(f"{name}: median {number(median(values), 3)}.")
     if not traces:
         return None
