@@ -96,6 +96,31 @@ def test_fewer_that_stay_than_were_kept_before_a_resume():
     assert (plan.saved[0].filename, plan.dropped) == ("0.4", ("0.1", "0.2", "0.3"))
 
 
+@pytest.mark.parametrize("saved", [None, [], {}, {"saved": [1]}, {"saved": [{"filename": "../a", "score": None}]},
+                                   {"saved": [{"filename": "/a", "score": None}]},
+                                   {"saved": [{"filename": 3, "score": None}]},
+                                   {"saved": [{"filename": "a", "score": "high"}]}])  # fmt: skip
+def test_a_state_that_would_delete_files_elsewhere_is_refused(saved):
+    retention = Retention(1)
+    retention.commit(retention.plan("b"))
+    with pytest.raises(CheckpointError, match="which checkpoints are kept"):
+        retention.load_state_dict(saved)
+    assert [item.filename for item in retention.saved] == ["b"]
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.1, 0.2, None]), st.integers(0, 2))), st.integers(1, 3))
+def test_in_place_no_file_that_is_kept_is_written_over(offers, n_saved):
+    retention = Retention(n_saved)
+    for score, step in offers:
+        before = {item.filename for item in retention.saved}
+        plan = retention.plan("a.pt", score, step, in_place=True)
+        if plan is not None:
+            assert plan.filename not in before
+            retention.commit(plan)
+            after = {item.filename for item in retention.saved}
+            assert before - set(plan.dropped) | {plan.filename} == after and len(after) <= n_saved
+
+
 def test_n_saved_of_zero_is_refused():
     with pytest.raises(UsageError, match="n_saved=0"):
         Retention(0)
@@ -113,7 +138,9 @@ def test_names_are_those_that_ignite_gives():
     assert default_pattern(with_prefix=False, with_score=False, with_score_name=False) == "{name}_{global_step}.{ext}"
 
 
-@pytest.mark.parametrize("bad", [{"pattern": "{epoch}.pt"}, {"prefix": "a/b"}, {"name": "../x"}, {"pattern": "{"}])
+@pytest.mark.parametrize("bad", [{"pattern": "{epoch}.pt"}, {"prefix": "a/b"}, {"name": "../x"}, {"pattern": "{"},
+                                 {"pattern": 5}, {"pattern": ""}, {"pattern": ".."}, {"prefix": ".."},
+                                 {"score_name": "a\0"}])  # fmt: skip
 def test_names_that_cannot_work_are_refused_at_the_door(bad):
     with pytest.raises(UsageError):
         Naming(**bad)

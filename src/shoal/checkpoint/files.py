@@ -8,6 +8,7 @@ import os
 import pickle
 import secrets
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,10 +27,14 @@ __all__ = [
     "remove_leftovers",
     "save",
     "save_in_place",
+    "time_written",
     "verify",
 ]
 
 TEMPORARY_SUFFIX = ".shoal-tmp"
+_NAME_BYTES = 200  # of a temporary file's name; file systems take 255
+_CHUNK_BYTES = 2**20
+_IS_FOLDER = 0x10
 
 
 @contextmanager
@@ -93,15 +98,22 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
 def save_in_place(obj: Any, path: str | os.PathLike[str]) -> None:
     """Write ``obj`` straight to ``path``: for file systems that cannot rename. Use :func:`save` everywhere else.
 
+    A process that is killed meanwhile leaves a broken file, and what was at ``path`` before is gone.
+
     Raises:
-        CheckpointError: as :func:`save`, but a file that fails half-way is left broken.
+        CheckpointError: as :func:`save`, but nothing is at ``path`` then.
     """
     plain = to_plain(obj, "the state")
+    target = Path(path)
     try:
-        with Path(path).open("wb") as file:
-            torch.save(plain, file)
-            file.flush()
-            os.fsync(file.fileno())
+        with target.open("wb") as file:
+            try:
+                torch.save(plain, file)
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                target.unlink(missing_ok=True)  # it is broken, and takes the space of the next
+                raise
     except (OSError, RuntimeError) as error:
         raise CheckpointError(_describe_write_error(error, path)) from error
 
@@ -139,11 +151,12 @@ def verify(path: str | os.PathLike[str]) -> None:
         CheckpointError: it isn't; the text says what was found.
     """
     target = Path(path)
+    start, size = b"", 0
     try:
         with target.open("rb") as file:
             start = file.read(4)
             size = os.fstat(file.fileno()).st_size
-            damaged = zipfile.ZipFile(file).testzip()
+            damaged = _first_damaged(zipfile.ZipFile(file))
     except FileNotFoundError as error:
         raise CheckpointError(
             f"asked for the checkpoint '{target}', which does not exist; {_nearby(target)}"
@@ -154,7 +167,7 @@ def verify(path: str | os.PathLike[str]) -> None:
         ) from error
     except OSError as error:
         raise CheckpointError(f"asked for the checkpoint '{target}', which cannot be read: {error}") from error
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         found = "is cut off or altered" if start == b"PK\x03\x04" else "is not a checkpoint file"
         raise CheckpointError(
             f"asked for the checkpoint '{target}', which {found} ({size} bytes: {error}); use an older one"
@@ -174,12 +187,12 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> list[Path]:
     """
     removed = []
     for temporary in sorted(Path(folder).glob(f".*{TEMPORARY_SUFFIX}")):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, PermissionError):  # gone meanwhile, or another user's
             descriptor = os.open(temporary, os.O_RDWR | os.O_CLOEXEC)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                temporary.unlink()
-                removed.append(temporary)
+                if _lock(descriptor):
+                    temporary.unlink()
+                    removed.append(temporary)
             except BlockingIOError:
                 continue
             finally:
@@ -187,17 +200,45 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> list[Path]:
     return removed
 
 
+def _first_damaged(archive: zipfile.ZipFile) -> str | None:
+    """The first record that does not have its checksum; by place, since ``testzip`` goes by names, which may be altered
+    to be another's.
+    """
+    for record in archive.infolist():
+        if record.external_attr & _IS_FOLDER:  # for which torch would read nothing, and take what its memory holds
+            return record.filename
+        try:
+            with archive.open(record) as file:
+                while file.read(_CHUNK_BYTES):
+                    pass
+        except zipfile.BadZipFile:
+            return record.filename
+    return None
+
+
 def _create_locked(target: Path) -> tuple[int, Path]:
     """A new, locked file beside ``target``, with the permissions that an ordinary new file has."""
+    name = target.name.encode()[:_NAME_BYTES].decode(errors="ignore")  # its own name may be as long as names may be
     while True:
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+        temporary = target.with_name(f".{name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         # Between its creation and its lock another process may have taken it for a leftover: then make another one.
         with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
             if os.fstat(descriptor).st_nlink > 0:
                 return descriptor, temporary
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether the file is locked now; not where its file system has no locks. Raises BlockingIOError if another has."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL):
+            raise
+        return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:
@@ -226,10 +267,18 @@ def _is_full(cause: BaseException | None) -> bool:
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def time_written(path: Path) -> int:
+    """In nanoseconds; of a file that another process has deleted meanwhile 0."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def _nearby(target: Path) -> str:
     """What there is instead, newest first."""
     if not target.parent.is_dir():
         return f"nor does its folder '{target.parent}'"
-    files = sorted(target.parent.glob("*.pt"), key=lambda file: file.stat().st_mtime, reverse=True)
+    files = sorted(target.parent.glob("*.pt"), key=time_written, reverse=True)
     names = ", ".join(file.name for file in files[:5])
     return f"in its folder: {names}{', …' if len(files) > 5 else ''}" if files else "its folder holds no checkpoint"

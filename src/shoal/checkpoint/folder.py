@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 from pathlib import Path
@@ -13,6 +14,8 @@ from shoal.errors import CheckpointError
 __all__ = ["latest", "list_checkpoints"]
 
 _log = logging.getLogger(__name__)
+
+_NUM_LISTINGS = 10
 
 
 def list_checkpoints(folder: str | os.PathLike[str], prefix: str = "training") -> list[Path]:
@@ -26,18 +29,21 @@ def list_checkpoints(folder: str | os.PathLike[str], prefix: str = "training") -
         prefix: the series' filename prefix.
     """
     root = Path(folder)
-    found = list(root.glob(f"{prefix}_*.pt")) or list(root.glob(f"*/{prefix}_*.pt"))
+    pattern = f"{glob.escape(prefix)}_*.pt"
+    found = list(root.glob(pattern)) or list(root.glob(f"*/{pattern}"))
     by_folder: dict[Path, list[Path]] = {}
     for path in found:
         by_folder.setdefault(path.parent, []).append(path)
     newest_folder_first = sorted(
-        by_folder.values(), key=lambda paths: max(path.stat().st_mtime_ns for path in paths), reverse=True
+        by_folder.values(), key=lambda paths: max(map(files.time_written, paths)), reverse=True
     )
     return [path for paths in newest_folder_first for path in sorted(paths, key=_order, reverse=True)]
 
 
 def latest(folder: str | os.PathLike[str], prefix: str = "training") -> Path:
     """The newest checkpoint of a series that is whole; broken ones are named in a warning and passed over.
+
+    A run may be saving meanwhile: where it has deleted a file before that was looked at, there is a newer one.
 
     Args:
         folder: as in :func:`list_checkpoints`.
@@ -46,15 +52,21 @@ def latest(folder: str | os.PathLike[str], prefix: str = "training") -> Path:
     Raises:
         CheckpointError: there is none.
     """
-    broken = []
-    for path in list_checkpoints(folder, prefix):
-        try:
-            files.verify(path)
-        except CheckpointError as error:
-            _log.warning("Passing over a broken checkpoint: %s", error)
-            broken.append(path.name)
+    broken: list[str] = []
+    for _ in range(_NUM_LISTINGS):
+        broken.clear()
+        for path in list_checkpoints(folder, prefix):
+            try:
+                files.verify(path)
+            except CheckpointError as error:
+                if not path.exists():
+                    break
+                _log.warning("Passing over a broken checkpoint: %s", error)
+                broken.append(path.name)
+            else:
+                return path
         else:
-            return path
+            break
     found = f"only broken ones ({', '.join(broken)})" if broken else "none"
     raise CheckpointError(
         f"asked for the latest checkpoint '{prefix}_*.pt' in '{folder}' or a folder in it, found {found}; "
@@ -64,4 +76,4 @@ def latest(folder: str | os.PathLike[str], prefix: str = "training") -> Path:
 
 def _order(path: Path) -> tuple[int, int]:
     step = step_in_name(path.name)
-    return (-1 if step is None else step, path.stat().st_mtime_ns)
+    return (-1 if step is None else step, files.time_written(path))

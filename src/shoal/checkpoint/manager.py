@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -28,7 +29,8 @@ class CheckpointManager:
 
     Args:
         store: a folder, or any :class:`~shoal.checkpoint.Store`; a plain function that saves is enough where nothing
-            is ever removed (``n_saved=None``) or removing is not wanted.
+            is ever removed (``n_saved=None``) or removing is not wanted. What has no parameter ``metadata``, and can
+            be called without, is.
         naming: how files are called.
         n_saved: how many stay; None keeps all.
         greater_or_equal: whether an equal score replaces the worst that is kept.
@@ -55,6 +57,7 @@ class CheckpointManager:
                 f"asked to save on rank {save_on_rank} in '{self.store.dirname}', which rank "
                 f"{self.store.save_on_rank} writes: nothing would ever be saved; give both the same save_on_rank"
             )
+        self._takes_metadata = _takes_metadata(self.store)
         self.naming = naming or Naming()
         self.retention = Retention(n_saved, greater_or_equal=greater_or_equal)
         self.save_on_rank = save_on_rank
@@ -93,7 +96,9 @@ class CheckpointManager:
         """
         self._check_rank()
         naming = self.naming if name is None else replace(self.naming, name=name)
-        plan = self.retention.plan(naming.filename(step=filename_step, score=score), score, same_step)
+        in_place = not getattr(self.store, "atomic", True)
+        wanted = naming.filename(step=filename_step, score=score)
+        plan = self.retention.plan(wanted, score, same_step, in_place=in_place)
         if plan is None:
             return None
         filename = plan.filename
@@ -158,7 +163,7 @@ class CheckpointManager:
             )
 
     def _store(self, checkpoint: Any, filename: str, metadata: dict[str, Any]) -> None:
-        if isinstance(self.store, Store):
+        if self._takes_metadata:
             self.store(checkpoint, filename, metadata)
         else:
             self.store(checkpoint, filename)
@@ -168,5 +173,24 @@ class CheckpointManager:
             return
         try:
             self.store.remove(filename)
-        except OSError as error:  # the new checkpoint is safe: a file too many must not end the training
+        except Exception as error:  # the new checkpoint is safe: a file too many must not end the training
             _log.warning("Could not delete the old checkpoint '%s': %s; delete it by hand", filename, error)
+
+
+def _takes_metadata(store: Callable[..., Any]) -> bool:
+    try:
+        signature = inspect.signature(store)
+    except (TypeError, ValueError):  # of what is not written in Python
+        return isinstance(store, Store)
+    if "metadata" in signature.parameters:
+        return True
+    for num_arguments in (2, 3):
+        try:
+            signature.bind(*range(num_arguments))
+        except TypeError:
+            continue
+        return num_arguments == 3
+    raise UsageError(
+        f"asked to save by {store!r}, which takes {signature}; give what can be called with (checkpoint, filename) or "
+        "(checkpoint, filename, metadata)"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.errors import UsageError
 
-__all__ = ["Naming", "default_pattern", "step_in_name"]
+__all__ = ["Naming", "default_pattern", "is_file_name", "step_in_name"]
 
 _FIELDS = ("filename_prefix", "name", "global_step", "score_name", "score", "ext")
 
@@ -55,9 +55,11 @@ class Naming:
 
     def __post_init__(self) -> None:
         for label, part in (("name", self.name), ("filename_prefix", self.prefix), ("score_name", self.score_name)):
-            if part and Path(part).name != part:
+            if part and not is_file_name(part):
                 raise UsageError(f"asked for {label}={part!r} in a file name; use a name without folders")
         if self.pattern is not None:
+            if not isinstance(self.pattern, str):
+                raise UsageError(f"asked for filename_pattern={self.pattern!r}; give a format string")
             try:
                 sample = self.pattern.format(**dict.fromkeys(_FIELDS, "0") | {"global_step": 0})
             except (KeyError, IndexError, ValueError) as error:
@@ -65,7 +67,7 @@ class Naming:
                     f"asked for filename_pattern={self.pattern!r}, which does not work ({error!r}); "
                     f"it may use the fields {', '.join('{' + field + '}' for field in _FIELDS)}"
                 ) from error
-            if Path(sample).name != sample:
+            if not is_file_name(sample):
                 raise UsageError(f"asked for filename_pattern={self.pattern!r}; use a pattern without folders")
 
     def filename(self, *, step: int | None = None, score: float | None = None) -> str:
@@ -73,12 +75,14 @@ class Naming:
 
         A score has four decimals (``0.6588``), an integral one none.
         """
-        pattern = self.pattern or default_pattern(
-            with_prefix=bool(self.prefix),
-            with_score=score is not None,
-            with_score_name=score is not None and self.score_name is not None,
-            with_global_step=step is not None,
-        )
+        pattern = self.pattern
+        if pattern is None:
+            pattern = default_pattern(
+                with_prefix=bool(self.prefix),
+                with_score=score is not None,
+                with_score_name=score is not None and self.score_name is not None,
+                with_global_step=step is not None,
+            )
         return pattern.format(
             filename_prefix=self.prefix,
             name=self.name,
@@ -95,6 +99,11 @@ def step_in_name(filename: str) -> int | None:
         if re.fullmatch(r"\d+", part):
             return int(part)
     return None
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a file in a folder may be called that; not where it leads out of the folder."""
+    return Path(text).name == text and text not in ("", "..") and "\0" not in text
 
 
 def _format_score(score: float) -> str:

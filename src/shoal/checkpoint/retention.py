@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shoal.checkpoint.naming import is_file_name
 from shoal.errors import CheckpointError, UsageError
 
 __all__ = ["Plan", "Retention", "Saved"]
@@ -73,13 +74,17 @@ class Retention:
         self.greater_or_equal = greater_or_equal
         self.saved: tuple[Saved, ...] = ()
 
-    def plan(self, filename: str, score: float | None = None, step: int | None = None) -> Plan | None:
+    def plan(
+        self, filename: str, score: float | None = None, step: int | None = None, *, in_place: bool = False
+    ) -> Plan | None:
         """What a checkpoint of that name and score would do; None when it is not good enough to be saved.
 
         Args:
             filename: the name that it would like to have.
             score: higher is better; None where newer is better.
             step: where the training is; None where that isn't known.
+            in_place: whether a file that is there would be broken while it is written to: then the new one has a name
+                that none has, also none of those that go.
         """
         new = Saved(filename, score, step)
         before = next((old for old in self.saved if old.is_same(new)), None)
@@ -91,11 +96,16 @@ class Retention:
         num_dropped = 0 if self.n_saved is None else max(0, len(others) + 1 - self.n_saved)
         if score is not None and num_dropped and not self._beats(new, others[num_dropped - 1]):
             return None
-        taken = {old.filename for old in others[num_dropped:]}
-        new = replace(new, filename=_free_name(filename, taken) if before is None else before.filename)
+        going = [*others[:num_dropped], *(() if before is None else (before,))]
+        if in_place:
+            new = replace(new, filename=_free_name(filename, {old.filename for old in self.saved}))
+        elif before is not None:
+            new = replace(new, filename=before.filename)
+        else:
+            new = replace(new, filename=_free_name(filename, {old.filename for old in others[num_dropped:]}))
         return Plan(
             saved=(*others[num_dropped:at], new, *others[at:]),
-            dropped=tuple(old.filename for old in others[:num_dropped] if old.filename != new.filename),
+            dropped=tuple(old.filename for old in going if old.filename != new.filename),
             filename=new.filename,
         )
 
@@ -115,15 +125,26 @@ class Retention:
             CheckpointError: the state is not a retention's.
         """
         try:
-            self.saved = tuple(Saved(str(item["filename"]), item["score"], item.get("step")) for item in state["saved"])
-        except (KeyError, TypeError, AttributeError) as error:
+            saved = tuple(Saved(item["filename"], item["score"], item.get("step")) for item in state["saved"])
+            for item in saved:
+                _check(item)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise CheckpointError(
-                f"asked to restore which checkpoints are kept, found {dict(state)!r}; use a checkpoint that was "
+                f"asked to restore which checkpoints are kept, found {state!r}; use a checkpoint that was "
                 "written with include_self=True"
             ) from error
+        self.saved = saved
 
     def _beats(self, new: Saved, worst: Saved) -> bool:
         return _rank(new) >= _rank(worst) if self.greater_or_equal else _rank(new) > _rank(worst)
+
+
+def _check(item: Saved) -> None:
+    """Raises ValueError where it is nothing that was saved: its file is going to be deleted."""
+    if not isinstance(item.filename, str) or not is_file_name(item.filename):
+        raise ValueError(f"{item.filename!r} is no file name")
+    if item.score is not None:
+        math.isnan(item.score)  # raises TypeError
 
 
 def _rank(item: Saved) -> tuple[bool, float]:

@@ -41,7 +41,8 @@ class FolderStore:
         save_on_rank: the rank that writes and deletes; on all others every call does nothing.
         create_dir: whether to make the folder where it is missing.
         atomic: False writes straight to the file's own name, for file systems that cannot rename; a run that is
-            killed then leaves a broken file.
+            killed then leaves a broken file. No checkpoint that is kept is written over: a fixed name alternates
+            with one that has ``-2`` before the ending.
 
     Raises:
         UsageError: there is a file where the folder should be, or no folder and ``create_dir=False``.

@@ -43,8 +43,9 @@ class CheckpointEvents(EventEnum):
 class Checkpoint:
     """Saves objects at the events that it is attached to: the newest ``n_saved`` times, or the best.
 
-    Attach it on every rank or on ``save_on_rank`` alone: it does not communicate (but for an optimizer whose state is
-    spread over the ranks, which must be gathered from all, with the same score on all). A file appears whole or not at
+    Attach it on every rank or on ``save_on_rank`` alone: it does not communicate. (But for an optimizer whose state is
+    spread over the ranks, such as a ZeroRedundancyOptimizer: then it must be on all, which go by the score of
+    ``save_on_rank``. A model whose weights are spread is refused.) A file appears whole or not at
     all, and an old one is deleted only after the new one is on the disk.
 
     A file holds ``{name: state}``, or the state itself where a single object is saved. It loads with
@@ -183,7 +184,10 @@ class Checkpoint:
         started = time.perf_counter()
         event = event_of(engine, self)
         step = self._step(engine, event)
+        spread = self._spread(engine)
         score = self._score(engine)
+        if spread and score is not None:  # all must come to the same end
+            score = runtime.broadcast(score, self._manager.save_on_rank)
         # An evaluator's own count doesn't tell where the training is.
         same_step = step if score is None or self._global_step_transform is not None else None
         shows_step = self._global_step_transform is not None or score is None or self._has_own_pattern
@@ -194,7 +198,7 @@ class Checkpoint:
             filename_step=step if shows_step else None,
             same_step=same_step,
             name=self._name,
-            prepare=partial(self._gather_spread_states, engine),
+            prepare=partial(self._gather, spread),
         )
         self.seconds += time.perf_counter() - started
         if saved is not None and engine.has_registered_events(self.SAVED_CHECKPOINT):
@@ -347,19 +351,30 @@ class Checkpoint:
         only = next(iter(self._held.values())) if len(states) == 1 else None
         return states[self._name] if callable(only) else states  # a dict or list of objects keeps its name
 
-    def _gather_spread_states(self, engine: Engine) -> None:
-        """An optimizer that keeps a part of its state on each rank is asked, on all, to bring them together."""
-        if runtime.current().world_size == 1:
-            return
-        for name, item in files.leaves(self.to_save, "state_dict").items():
-            if not hasattr(item, "consolidate_state_dict"):
-                continue
-            if engine.exception is not None:  # other ranks may be anywhere, and would be waited for
+    def _spread(self, engine: Engine) -> dict[str, Any]:
+        """Optimizers that keep a part of their state on each rank, by name."""
+        found = {
+            ".".join(map(str, path)): item
+            for path, item in files.leaves(self.to_save, "state_dict").items()
+            if hasattr(item, "consolidate_state_dict")
+        }
+        if found and engine.exception is not None and runtime.current().world_size > 1:
+            raise CheckpointError(  # other ranks may be anywhere, and would be waited for
+                f"asked to save {next(iter(found))!r}, whose state is spread over the ranks, while an exception is "
+                "handled on this one; leave it out of what is saved at EXCEPTION_RAISED"
+            )
+        return found
+
+    def _gather(self, spread: Mapping[str, Any]) -> None:
+        """Each optimizer is asked, on all ranks, to bring its state together on the one that saves."""
+        for name, item in spread.items():
+            try:
+                item.consolidate_state_dict(to=self._manager.save_on_rank)
+            except RuntimeError as error:
                 raise CheckpointError(
-                    f"asked to save {'.'.join(map(str, name))!r}, whose state is spread over the ranks, while an "
-                    "exception is handled on this one; leave it out of what is saved at EXCEPTION_RAISED"
-                )
-            item.consolidate_state_dict(to=self._manager.save_on_rank)
+                    f"asked to save {name!r}, whose state is spread over the ranks, and could not gather it from all: "
+                    f"{error}. Attach the handler on every rank"
+                ) from error
 
 
 def _unwrap(item: Any) -> Any:
