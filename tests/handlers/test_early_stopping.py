@@ -108,6 +108,8 @@ def test_attach_starts_anew_with_a_training_but_not_with_its_resumption():
         ({"trainer": None}, "NoneType"),
         ({"min_delta": -1}, "min_delta=-1"),
         ({"min_delta": NAN}, "min_delta=nan"),
+        ({"min_delta": "1"}, "min_delta='1'"),
+        ({"threshold": []}, r"min_delta=\[\]"),
         ({"min_delta_mode": "x"}, "'abs', 'rel'"),
         ({"mode": "up"}, "'min', 'max'"),
         ({"grace_period": -1}, "grace_period=-1"),
@@ -117,6 +119,16 @@ def test_arguments_that_cannot_work_are_refused(options, text):
     arguments = {"patience": 1, "score_function": lambda engine: 1, "trainer": Engine(lambda engine, batch: None)}
     with pytest.raises(UsageError, match=text):
         EarlyStopping(**(arguments | options))
+
+
+def test_a_best_score_of_nan_from_another_library_is_none():
+    trainer = Engine(lambda engine, batch: None)
+    handler = EarlyStopping(3, lambda engine: 1.0, trainer)
+    handler.load_state_dict({"counter": 2, "best_score": NAN})
+    handler(trainer)
+    assert (handler.counter, handler.best_score) == (0, 1.0)
+    with pytest.raises(CheckpointError, match="EarlyStopping"):
+        handler.load_state_dict({"counter": math.inf, "best_score": 1.0})
 
 
 def test_a_score_that_is_no_number_is_named():

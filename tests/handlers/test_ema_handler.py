@@ -201,6 +201,9 @@ def test_wrapped_and_tied_models(tmp_path):
     [
         ({"momentum": 0}, "momentum=0"),
         ({"momentum": 1.0}, "momentum=1.0"),
+        ({"momentum": None}, "momentum=None"),
+        ({"momentum": "0.5"}, "momentum='0.5'"),
+        ({"momentum_warmup": 0.1, "warmup_iters": 2.5}, "warmup_iters=2.5"),
         ({"momentum_warmup": 0.1}, "give both or none"),
         ({"warmup_iters": 3}, "give both or none"),
         ({"momentum_warmup": 0.1, "warmup_iters": 0}, "warmup_iters=0"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from shoal.engine import Engine, Events
+from shoal.errors import UsageError
 from shoal.handlers import EpochOutputStore
 
 
@@ -41,3 +43,11 @@ def test_an_epoch_that_is_taken_up_in_its_middle_keeps_what_is_there():
     engine.run()
     assert store.data == [0, 1, 2, 3]
     assert not hasattr(engine.state, "predictions")
+
+
+@pytest.mark.parametrize("name", ["epoch", "iteration", "max_epochs", "dataloader", 5])
+def test_a_name_by_which_the_engine_runs_is_refused(name):
+    with pytest.raises(UsageError, match=f"engine.state.{name}"):
+        EpochOutputStore().attach(Engine(lambda engine, batch: batch), name)
+    with pytest.raises(UsageError, match="output_transform=5"):
+        EpochOutputStore(output_transform=5)

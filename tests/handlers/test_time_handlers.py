@@ -50,8 +50,10 @@ def test_time_already_used_survives_a_resume(clock, tmp_path):
     trainer.add_event_handler(Events.ITERATION_COMPLETED, second)
     trainer.run(range(10))
     assert (trainer.state.iteration, second.used_sec) == (2, 65)
-    with pytest.raises(CheckpointError, match="TimeLimit"):
-        second.load_state_dict({"seconds": 1})
+    for bad in ({"seconds": 1}, {"used_sec": float("nan")}, {"used_sec": -1.0}):
+        with pytest.raises(CheckpointError, match="TimeLimit"):
+            second.load_state_dict(bad)
+    assert second.used_sec == 65
 
 
 @pytest.mark.parametrize("options", [{"limit_sec": 0}, {"limit_sec": None}, {"limit_sec": float("inf")},

@@ -6,6 +6,7 @@ import csv
 import gc
 import time
 import weakref
+from contextlib import suppress
 
 import pytest
 import torch
@@ -125,6 +126,60 @@ def test_phases_tell_evaluation_and_checkpoints_apart(clock, tmp_path):
     for bad in ({"evaluators": [3]}, {"checkpoints": [evaluator]}):
         with pytest.raises(UsageError, match=next(iter(bad))):
             profiler.attach(trainer, **bad)
+
+
+@pytest.mark.parametrize("event", [Events.STARTED, Events.GET_BATCH_STARTED, Events.GET_BATCH_COMPLETED,
+                                   Events.ITERATION_STARTED, Events.ITERATION_COMPLETED, _Own.BACKWARD])  # fmt: skip
+@pytest.mark.parametrize("profiler_type", [BasicTimeProfiler, HandlersTimeProfiler])
+def test_after_a_reset_in_a_run_times_count_from_there(clock, event, profiler_type):
+    trainer, data = _training(clock)
+    profiler = profiler_type()
+    profiler.attach(trainer)
+    trainer.add_event_handler(event(once=1), profiler.reset)
+    trainer.run(data, max_epochs=2)
+    whole = profiler if profiler_type is BasicTimeProfiler else profiler._whole
+    step, drawing = whole.get_results()["processing_stats"]["total"], whole.get_results()["dataflow_stats"]["total"]
+    num_steps = 5 if event is Events.ITERATION_COMPLETED else 6
+    lost = 10 if event is _Own.BACKWARD else 0  # of the first step, what was before the reset
+    assert step == num_steps * 10 - lost
+    assert drawing == (6 if event in (Events.STARTED, Events.GET_BATCH_STARTED) else 5)
+
+
+def test_evaluations_are_seen_after_a_reset_once_and_only_those_of_the_run(clock):
+    trainer, data = _training(clock)
+    evaluator = Engine(lambda engine, batch: _takes(engine, clock, 7))
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine: evaluator.run([0, 1]))
+    profiler = BasicTimeProfiler()
+    for _ in range(2):
+        profiler.attach(trainer, evaluators=[evaluator])
+    trainer.run(data, max_epochs=1)
+    profiler.reset()
+    evaluator.run([0, 1])  # by hand, outside
+    trainer.run(data, max_epochs=2)
+    assert profiler.phases()["evaluation"] == 14
+    assert sum(profiler.phases().values()) == 1 * 3 + 10 * 3 + 1206 + 14
+
+
+@pytest.mark.parametrize("ending", ["interrupt", "raise", "terminate"])
+def test_an_evaluation_that_is_broken_off_is_one(clock, ending):
+    trainer, data = _training(clock)
+    evaluator = Engine(lambda engine, batch: _takes(engine, clock, 7))
+
+    @evaluator.on(Events.ITERATION_COMPLETED(once=2))
+    def stop(engine):
+        if ending == "raise":
+            raise KeyError
+        getattr(engine, ending)()
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def evaluate(engine):
+        with suppress(KeyError):
+            evaluator.run([0, 1, 2])
+
+    profiler = BasicTimeProfiler()
+    profiler.attach(trainer, evaluators=[evaluator])
+    trainer.run(data)
+    assert profiler.phases()["evaluation"] == 14
 
 
 @pytest.mark.parametrize("ending", ["terminate", "skip", "interrupt", "raise"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -52,17 +53,19 @@ class BasicTimeProfiler:
         self._synchronize = synchronize
         self._names = _Names()
         self._checkpoints: tuple[Checkpoint, ...] = ()
+        self._evaluators = _Runs(self)
+        self.now = clock(False)
         self.reset()
 
     def reset(self) -> None:
-        """Forget all times."""
-        self.now = clock(False)
-        self.dataflow, self.processing, self._run, self._evaluation = Stats(), Stats(), Stats(), Stats()
+        """Forget all times; in a run, what goes on counts from now."""
+        self.dataflow, self.processing, self._run, self.evaluation = Stats(), Stats(), Stats(), Stats()
         self._events: dict[EventKey, Stats] = {event: Stats() for event in _EVENTS}
         self._others = Stats()
         self._handlers = 0.0
         self._open: list[float] = []  # when the events were fired whose handlers run now
-        self._mark = self._inside = self._last = 0.0
+        self.since = self._mark = self._last = self.now()
+        self._inside = 0.0
         self._run_began: float | None = None
         self._samples = Samples(2 + len(_EVENTS), _NUM_ROWS)
         self._row: list[float] = [0.0] * (2 + len(_EVENTS))
@@ -90,7 +93,8 @@ class BasicTimeProfiler:
         engine.handlers.unobserve(self)
         engine.handlers.observe(self)
         for evaluator in evaluators:
-            evaluator.handlers.observe(_Runs(self._evaluation))
+            evaluator.handlers.unobserve(self._evaluators)
+            evaluator.handlers.observe(self._evaluators)
         self._checkpoints = tuple(checkpoints)
         self._saved_before = sum(checkpoint.seconds for checkpoint in checkpoints)
 
@@ -135,20 +139,26 @@ class BasicTimeProfiler:
 
     def _closes(self, event: EventKey, _: Engine) -> None:
         now = self._last = self.now()
-        if not self._open:
-            return
-        seconds = now - self._open.pop()
+        if self._open:  # unless reset() was called by a handler of this event
+            self._count(event, now - self._open.pop())
+        if event in (Events.GET_BATCH_STARTED, Events.ITERATION_STARTED):
+            self._mark, self._inside = now, 0.0
+        if event in _ENDS and self._run_began is not None:
+            self._run.add(now - self._run_began)
+            self._run_began = None
+
+    def _count(self, event: EventKey, seconds: float) -> None:
         self._events.get(event, self._others).add(seconds)
         if not self._open:  # not within another event's handlers
             self._handlers += seconds
             self._inside += seconds
             if event in _COLUMN:
                 self._row[_COLUMN[event]] += seconds
-        if event in (Events.GET_BATCH_STARTED, Events.ITERATION_STARTED):
-            self._mark, self._inside = now, 0.0
-        if event in _ENDS and self._run_began is not None:
-            self._run.add(now - self._run_began)
-            self._run_began = None
+
+    @property
+    def in_handlers(self) -> bool:
+        """Whether handlers of the engine run now."""
+        return bool(self._open)
 
     def _flush(self) -> None:
         """Put the row of the iteration that is complete behind the others."""
@@ -186,9 +196,9 @@ class BasicTimeProfiler:
         parts = {
             "data": self.dataflow.total,
             "step": self.processing.total,
-            "evaluation": self._evaluation.total,
+            "evaluation": self.evaluation.total,
             "checkpoint": saving,
-            "handlers": max(handlers - self._evaluation.total - saving, 0.0),
+            "handlers": max(handlers - self.evaluation.total - saving, 0.0),
         }
         return {**parts, "rest": max(self._run.total + running - sum(parts.values()), 0.0)}
 
@@ -244,15 +254,14 @@ class _Names:
 
 
 class _Runs:
-    """Measures whole runs of an engine, up to the first handler of COMPLETED."""
+    """Measures whole runs of evaluators, up to the first handler of the event that ends them."""
 
-    def __init__(self, stats: Stats) -> None:
-        self._stats = stats
-        self.now = clock(False)
-        self._began: float | None = None
+    def __init__(self, profiler: BasicTimeProfiler) -> None:
+        self._profiler = weakref.ref(profiler)  # which has this
+        self._began: dict[int, float] = {}  # by the evaluator's id
 
     def opening(self, event: EventKey) -> Call | None:
-        return partial(self._at, event) if event in (Events.STARTED, Events.COMPLETED) else None
+        return partial(self._at, event) if event is Events.STARTED or event in _ENDS else None
 
     def closing(self, _event: EventKey) -> Call | None:
         return None
@@ -260,12 +269,15 @@ class _Runs:
     def wrap(self, _event: EventKey, _handler: Callable[..., Any], call: Call) -> Call:
         return call
 
-    def _at(self, event: EventKey, _: Engine) -> None:
-        if event is Events.STARTED:
-            self._began = self.now()
-        elif self._began is not None:
-            self._stats.add(self.now() - self._began)
-            self._began = None
+    def _at(self, event: EventKey, evaluator: Engine) -> None:
+        profiler = self._profiler()
+        if profiler is None:
+            return
+        began = self._began.pop(id(evaluator), None)
+        if event is Events.STARTED and profiler.in_handlers:  # else the engine has not begun it
+            self._began[id(evaluator)] = profiler.now()
+        elif event is not Events.STARTED and began is not None:
+            profiler.evaluation.add(profiler.now() - max(began, profiler.since))
 
 
 def _row_of(title: str, names: str, stats: Mapping[str, Any]) -> list[Any]:

@@ -78,7 +78,7 @@ class EarlyStopping:
             raise UsageError(f"asked for score_function={score_function!r}; give a function of the engine")
         if not isinstance(trainer, Engine):
             raise UsageError(f"asked to stop a {type(trainer).__qualname__}; give the engine that trains")
-        if not self.min_delta >= 0.0:
+        if not isinstance(self.min_delta, (int, float)) or not self.min_delta >= 0.0:
             raise UsageError(f"asked for min_delta={self.min_delta!r}; give a number of at least 0")
         for label, chosen, choices in (("min_delta_mode", self.min_delta_mode, ("abs", "rel")),
                                        ("mode", mode, ("min", "max"))):  # fmt: skip
@@ -167,9 +167,9 @@ class EarlyStopping:
         """
         try:
             counter, best = int(state_dict["counter"]), state_dict["best_score"]
-            best = None if best is None else float(best)
+            best = None if best is None or math.isnan(best) else float(best)  # NaN of a first score in Ignite
             number = int(state_dict.get("num_evaluations", self.grace_period + counter))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise CheckpointError(
                 f"asked to load the state of EarlyStopping, found {state_dict!r}; use what its state_dict() gave"
             ) from error

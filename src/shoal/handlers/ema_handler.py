@@ -70,14 +70,17 @@ class EMAHandler:
         if not isinstance(model, nn.Module):
             raise UsageError(f"asked to average a {type(model).__qualname__}; give a torch.nn.Module")
         for label, value in (("momentum", momentum), ("momentum_warmup", momentum_warmup)):
-            if value is not None and not 0.0 < value < 1.0:
+            if value is None and label == "momentum_warmup":
+                continue
+            if not isinstance(value, (int, float)) or not 0.0 < value < 1.0:
                 raise UsageError(f"asked for {label}={value!r}; give a number above 0 and below 1")
         if (momentum_warmup is None) != (warmup_iters is None):
             raise UsageError(
                 f"asked for momentum_warmup={momentum_warmup!r} with warmup_iters={warmup_iters!r}; one has no effect "
                 "without the other: give both or none"
             )
-        if warmup_iters is not None and (isinstance(warmup_iters, bool) or warmup_iters < 1):
+        whole = isinstance(warmup_iters, int) and not isinstance(warmup_iters, bool)
+        if warmup_iters is not None and not (whole and warmup_iters >= 1):
             raise UsageError(f"asked for warmup_iters={warmup_iters!r}; give a whole number of at least 1")
         if handle_buffers not in _MODES:
             raise UsageError(f"asked for handle_buffers={handle_buffers!r}; give one of {', '.join(map(repr, _MODES))}")

@@ -8,9 +8,14 @@ from typing import Any
 import torch
 
 from shoal.engine import Engine, Events
+from shoal.errors import UsageError
 from shoal.training import map_tensors
 
 __all__ = ["EpochOutputStore"]
+
+_OF_THE_RUN = frozenset(
+    {"iteration", "epoch", "epoch_length", "max_epochs", "max_iters", "dataloader", "times", "epoch_base", "data_base"}
+)
 
 
 class EpochOutputStore:
@@ -28,9 +33,14 @@ class EpochOutputStore:
 
     Attributes:
         data: the outputs of this epoch, one an iteration. Each epoch has a new list.
+
+    Raises:
+        UsageError: ``output_transform`` is no function.
     """
 
     def __init__(self, output_transform: Callable[[Any], Any] = lambda output: output) -> None:
+        if not callable(output_transform):
+            raise UsageError(f"asked for output_transform={output_transform!r}; give a function of the output")
         self.output_transform = output_transform
         self.data: list[Any] = []
         self.name: str | None = None
@@ -42,7 +52,14 @@ class EpochOutputStore:
             engine: usually an evaluator.
             name: the attribute of ``engine.state`` that has the list, from the epoch's start and, where the name is
                 that of another thing such as ``"output"``, again from its end; None: it is in ``data`` alone.
+
+        Raises:
+            UsageError: the name is no text, or that of something by which the engine runs.
         """
+        if name is not None and (not isinstance(name, str) or name in _OF_THE_RUN):
+            raise UsageError(
+                f"asked to keep outputs as engine.state.{name}; give a name that the engine doesn't run by"
+            )
         self.name = name
         engine.add_event_handler(Events.EPOCH_STARTED, self._begin)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self.update)

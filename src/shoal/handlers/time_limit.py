@@ -77,6 +77,8 @@ class TimeLimit:
         """
         try:
             used = float(state_dict["used_sec"])
+            if not used >= 0.0:
+                raise ValueError(used)  # the limit would never come
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"asked to load the state of TimeLimit, found {state_dict!r}; use what its state_dict() gave"
