@@ -23,8 +23,8 @@ def _children() -> set[tuple[int, str]]:
     found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            text = path.read_text()
-            command = (path.parent / "cmdline").read_text().replace("\0", " ")
+            text = path.read_text(errors="replace")
+            command = (path.parent / "cmdline").read_text(errors="replace").replace("\0", " ")
         except OSError:
             continue
         state, parent = text.rpartition(")")[2].split()[:2]
