@@ -211,13 +211,14 @@ def work(pipe):
 fork = multiprocessing.get_context("fork")
 with GracefulStop("a wish") as stop:
     here, there = fork.Pipe()
-    process = fork.Process(target=work, args=(there,))
+    process = fork.Process(target=work, args=(there,), daemon=True)
     process.start()
     here.recv()
     os.kill(process.pid, signal.SIGINT)
     os.kill(process.pid, signal.SIGTERM)
-    process.join()
+    process.join(20)
     print(process.exitcode, stop.requested)
+    process.kill()
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (result.stdout, result.stderr) == (f"{-signal.SIGTERM} None\n", "")

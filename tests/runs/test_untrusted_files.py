@@ -190,7 +190,7 @@ def test_a_process_that_was_forked_meanwhile_does_not_hold_the_run(tmp_path: Pat
     context = multiprocessing.get_context("fork")  # as torch's loaders start theirs
     (receiving, tell), (hear, sending) = context.Pipe(), context.Pipe()
     lock = lock_run(tmp_path)
-    process = context.Process(target=wait_for_a_word, args=(receiving, sending))
+    process = context.Process(target=wait_for_a_word, args=(receiving, sending), daemon=True)
     process.start()
     hear.recv()
     assert is_locked(tmp_path)
