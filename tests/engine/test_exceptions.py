@@ -1,7 +1,7 @@
 import pytest
 
 from shoal.engine import Engine, Events
-from shoal.errors import UsageError
+from shoal.errors import DataError, UsageError
 
 
 class Broken(Exception):
@@ -162,3 +162,17 @@ def test_an_engine_that_failed_can_be_used_again():
         with pytest.raises(Broken):
             engine.run(range(2))
     assert engine.run(range(2)).iteration == 2
+
+
+def test_an_exception_that_was_taken_on_hides_none_of_the_next_run():
+    def fail(engine, batch):
+        raise ValueError
+
+    engine = Engine(fail)
+    engine.add_event_handler(Events.EXCEPTION_RAISED, lambda engine, error: engine.suppress_exception())
+    engine.run([1, 2])
+    engine.state.max_epochs = None
+    with pytest.raises(DataError, match="length 0"):
+        engine.run([])
+    with pytest.raises(UsageError, match="no data"):
+        engine.run()

@@ -22,14 +22,11 @@ __all__ = ["Loop"]
 
 
 class Request(Enum):
-    """What a handler asked the loop to do after the event that it was called at, the weakest first."""
+    """What the loop is asked to do after the current event. Of several, the last one here is served first."""
 
     END_EPOCH = "terminate_epoch"
     PAUSE = "interrupt"
     END_RUN = "terminate"
-
-
-_BY_STRENGTH = tuple(Request)
 
 
 class _Leave(Exception):  # noqa: N818 - it is no error; it takes the loop to where a request is served
@@ -44,11 +41,12 @@ class Loop(Emitter):
         self._process = process
         self._feed = Feed()
         self._metrics = MetricTable()
-        self._request: Request | None = None
-        self._skip_completed = False  # COMPLETED, or EPOCH_COMPLETED, after the request
+        # What was asked for and isn't served, and whether without COMPLETED, or EPOCH_COMPLETED. Signals and threads
+        # ask at any time: each request is put in and taken out by itself, so that none is lost to another.
+        self._requests: dict[Request, bool] = {}
         self._running = False
         self._in_epoch = False
-        self._ending: Ending | None = None  # terminate_epoch() was asked for in this epoch, and is served or waits
+        self._ending: Ending | None = None  # this epoch is being ended by terminate_epoch()
         self._cut = False  # this epoch's metrics may lack samples: it was loaded in its middle, cut short, or failed
         self._paused = self._failed = False
         self._suppressed = False
@@ -93,7 +91,7 @@ class Loop(Emitter):
     @property
     def should_terminate(self) -> bool:
         """Whether ``terminate()`` was called and the run is about to end."""
-        return self._request is Request.END_RUN
+        return Request.END_RUN in self._requests
 
     @property
     def should_terminate_single_epoch(self) -> bool:
@@ -103,7 +101,7 @@ class Loop(Emitter):
     @property
     def should_interrupt(self) -> bool:
         """Whether ``interrupt()`` was called and the run is about to pause."""
-        return self._request is Request.PAUSE
+        return Request.PAUSE in self._requests and not self.should_terminate
 
     def suppress_exception(self) -> None:
         """Called by a handler of EXCEPTION_RAISED, take the exception on: ``run`` returns instead of raising it.
@@ -148,24 +146,24 @@ class Loop(Emitter):
         if not self._running:
             self.logger.warning("%s() was called while the engine is not running; it has no effect.", request.value)
             return
-        if self._request in (None, request):
-            self._request, self._skip_completed = request, skip_completed
-        elif _BY_STRENGTH.index(request) > _BY_STRENGTH.index(self._request):
-            self._ending = self._asked_ending()  # which the next run then serves first
-            self._request, self._skip_completed = request, skip_completed
-        elif request is Request.END_EPOCH:
-            self._ending = "skip" if skip_completed else "fire"
+        self._requests[request] = skip_completed
 
     def _asked_ending(self) -> Ending | None:
         """How this epoch is about to end before its time, if it is."""
-        if self._request is not Request.END_EPOCH:
+        skips = self._requests.get(Request.END_EPOCH)
+        if skips is None:
             return self._ending
-        return "skip" if self._skip_completed else "fire"
+        return "skip" if skips else "fire"
 
-    def _renew_request(self) -> None:
-        """Ask for what was asked for when the run was left: the end of an epoch that is still to be served."""
-        self._request = Request.END_EPOCH if self._ending else None
-        self._skip_completed = self._ending == "skip"
+    def _keep_ending(self, ending: Ending | None) -> None:
+        """Forget all that was asked for but how the epoch ends: the next run, which enters it, serves that."""
+        self._requests.clear()
+        self._ending = None
+        if ending is not None:
+            self._requests[Request.END_EPOCH] = ending == "skip"
+
+    def _is_stopping(self) -> bool:
+        return Request.END_RUN in self._requests or Request.PAUSE in self._requests
 
     def _run(self, paused: bool) -> None:
         started = time.perf_counter()
@@ -173,25 +171,24 @@ class Loop(Emitter):
         try:
             if not paused:
                 self._fire_all(Events.STARTED)
-                if self._request is not Request.END_EPOCH:  # that one is for the epoch which is entered now
-                    self._serve_request()
+                self._stop_if_asked()
             while self._in_epoch or not finished(state, in_epoch=False):
                 if not self._run_epoch(paused):
                     break
                 paused = False
         except _Leave:
             self._settle()
-            if self._request is Request.PAUSE:
+            if not self.should_terminate:
                 self._paused = True
                 self._fire_all(Events.INTERRUPT)
-                if self._request is Request.PAUSE:
+                if not self.should_terminate:
                     self.logger.info("Engine run interrupted in epoch %d, iteration %d.", state.epoch, state.iteration)
                     return
                 self._paused = False  # a handler of INTERRUPT called terminate()
                 self._settle()
             self._fire_all(Events.TERMINATE)
             self.logger.info("Engine run terminated in epoch %d, iteration %d.", state.epoch, state.iteration)
-            if self._skip_completed:
+            if self._requests[Request.END_RUN]:
                 return
         state.times["COMPLETED"] = time.perf_counter() - started
         self._fire_all(Events.COMPLETED)
@@ -208,16 +205,18 @@ class Loop(Emitter):
                 self._begin_epoch()
             if enters:
                 self._fire_all(Events.EPOCH_STARTED)
-            self._serve_request()
+            if self._requests:
+                raise _Leave
             if not self._iterate():
                 self._feed.close(state.iteration - state.data_base)
                 self._metrics.publish(state, "epoch", lenient=True)
                 return False
         except _Leave:
-            if self._request is not Request.END_EPOCH:
+            if self._is_stopping():
                 raise
             self._settle()
-            self._ending, self._request = self._asked_ending(), None
+            self._ending = self._asked_ending()
+            self._requests.pop(Request.END_EPOCH)
             self._fire_all(Events.TERMINATE_SINGLE_EPOCH)
             self._feed.cut()
             self._cut = True
@@ -229,12 +228,12 @@ class Loop(Emitter):
             self._fire_all(Events.EPOCH_COMPLETED)
             state.times["EPOCH_COMPLETED"] = time.perf_counter() - started
             self.logger.info("Epoch[%d] Complete. Time taken: %s", state.epoch, _clock(state.times["EPOCH_COMPLETED"]))
-        self._serve_request()
+        self._stop_if_asked()
         return not self._exhausted
 
     def _iterate(self) -> bool:
         """The iterations of an epoch; whether it is complete. Between two events this is all that runs."""
-        state, feed, calls, process = self.state, self._feed, self.handlers, self._process
+        state, feed, calls, process, requests = self.state, self._feed, self.handlers, self._process, self._requests
         iteration = self._completed = state.iteration
         last = self._last_iteration()
         if iteration < last:
@@ -264,7 +263,7 @@ class Loop(Emitter):
                 self.last_event_name = Events.ITERATION_COMPLETED
                 for call in calls.iteration_completed:
                     call(self)
-                if self._request is not None:
+                if requests:
                     raise _Leave
             if state.epoch_length == 0:  # on one rank of several, which stays in step with the others
                 self._exhausted = state.max_iters is not None
@@ -279,11 +278,12 @@ class Loop(Emitter):
         self.last_event_name = event
         for call in calls:
             call(self)
-        if self._request is not None and self._request is not Request.PAUSE:
+        if self._requests and not self.should_interrupt:
             raise _Leave
 
-    def _serve_request(self) -> None:
-        if self._request is not None:
+    def _stop_if_asked(self) -> None:
+        """Between epochs, where the end of one is nothing to ask for."""
+        if self._is_stopping():
             raise _Leave
 
     def _last_iteration(self) -> int:
@@ -357,7 +357,7 @@ class Loop(Emitter):
         self._num_ahead = 0
         if self._in_epoch:
             self.state.iteration = self._completed
-            if self._request is not Request.PAUSE:
+            if not self.should_interrupt:
                 self._feed.close(max(self._completed - self.state.data_base, 0))
 
     def _handle(self, error: BaseException) -> None:
@@ -380,7 +380,7 @@ class Loop(Emitter):
                         self.logger.exception("A handler of EXCEPTION_RAISED failed.")
                     self._suppressed = False
         finally:
-            self._ending, self._request = self._asked_ending(), None
+            self._keep_ending(self._asked_ending())
             self._settle()
 
 

@@ -102,7 +102,7 @@ class Engine(Loop):
         if self._running:
             raise UsageError("load_state_dict() was called while the engine runs; call it before run()")
         self._in_epoch, self._length_from = load_into(self.state, self._feed, state_dict, self.state_dict_user_keys)
-        self._ending = state_dict.get("epoch_ending")
+        self._keep_ending(state_dict.get("epoch_ending"))
         self._num_open = 0
         self._take_firings(state_dict.get("event_counts", {}))
         self._paused = self._failed = False
@@ -151,6 +151,7 @@ class Engine(Loop):
             return self.state
         moments: list[Moment] = [] if decision == "start" else ["run", "epoch"] if self._in_epoch else ["run"]
         lost = self._metrics.claim(*moments)
+        self._suppressed = False
         try:
             if decision == "start":
                 self._start(data, epoch_length)
@@ -166,8 +167,7 @@ class Engine(Loop):
                     "from before. Give each engine a metric object of its own.", ", ".join(lost),
                 )  # fmt: skip
             paused, self._paused, self._failed, self._loaded = self._paused, False, False, False
-            self._renew_request()
-            self._running, self._suppressed, self._exhausted = True, False, False
+            self._running, self._exhausted = True, False
             self._run(paused)
         except BaseException as error:
             if self._running:
@@ -176,13 +176,14 @@ class Engine(Loop):
                 raise
         finally:
             self._metrics.release()
-            self._running, self.exception, self._request = False, None, None
+            self._running, self.exception = False, None
+            self._keep_ending(self._asked_ending() if self._in_epoch else None)
         return self.state
 
     def _decide(self, max_epochs: int | None, max_iters: int | None) -> Decision:
         standing = Standing(
             in_epoch=self._in_epoch,
-            ending=self._ending is not None,
+            ending=self._asked_ending() is not None,
             paused=self._paused,
             failed=self._failed,
             loaded=self._loaded,
@@ -207,7 +208,8 @@ class Engine(Loop):
         state.max_epochs = state.max_iters = None
         state.dataloader, self._coming = data, ()
         self._set_length(epoch_length, length)
-        self._in_epoch, self._paused, self._ending, self._num_open = False, False, None, 0
+        self._in_epoch, self._paused, self._num_open = False, False, 0
+        self._keep_ending(None)
         self._firings.clear()
         self._feed.reset(data)
         self._metrics.forget(state)
