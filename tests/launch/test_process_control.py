@@ -238,13 +238,18 @@ def _start_waiting(path, tmp_path, *arguments):
     return job, [int(pid) for f in files for pid in f.read_text().split()]
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
-def test_a_signal_reaches_every_worker_once_and_leaves_them_time_to_end(script, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "send"),
+    [
+        ("SIGINT", os.killpg),  # as a terminal does: to the whole foreground group
+        ("SIGTERM", os.kill),
+        ("SIGTERM", os.killpg),  # as service managers and schedulers do
+        ("SIGUSR1", os.kill),
+    ],
+)
+def test_a_signal_reaches_every_worker_once_and_leaves_them_time_to_end(script, tmp_path, name, send):
     job, pids = _start_waiting(script(_WAITS), tmp_path, name)
-    if name == "SIGINT":
-        os.killpg(job.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
-    else:
-        job.send_signal(getattr(signal, name))
+    send(job.pid, getattr(signal, name))
     out, err = job.communicate(timeout=_DEADLINE_S)
     assert job.returncode in (130, 128 + getattr(signal, name), -getattr(signal, name)), (out, err)
     assert [(tmp_path / f"heard-{rank}").read_text() for rank in range(2)] == ["1", "1"]
