@@ -170,6 +170,13 @@ def test_max_epochs_none_in_the_state_starts_from_nothing():
     engine.state.max_epochs = None
     assert engine.run(EPOCH, max_epochs=2).iteration == 12
     assert len(seen) == 24
+    for expected in (10, 20):  # by iterations
+        engine.state.max_epochs = None
+        seen.clear()
+        assert engine.run(EPOCH, max_iters=expected).iteration == len(seen) == expected
+    engine.state.max_epochs = None
+    assert engine.run(EPOCH, max_iters=20).iteration == 20
+    assert len(seen) == 40
 
 
 def test_a_goal_that_lies_behind_is_refused():
@@ -259,6 +266,31 @@ def test_what_is_no_state_of_an_engine_is_refused():
     ):
         with pytest.raises(UsageError, match=r"state"):
             recording()[0].load_state_dict(state_dict)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"iteration": -1}, {"iteration": 2.0}, {"iteration": "8"}, {"iteration": float("nan")}, {"iteration": True},
+        {"iteration": torch.tensor(8)}, {"epoch": -1}, {"epoch_length": 0}, {"max_epochs": "3"}, {"max_iters": 2.5},
+        {"epoch_iteration": 9}, {"data_iteration": -1}, {"data_epoch": -2}, {"in_epoch": "yes"}, {"data_ended": 3},
+        {"epoch_ending": "later"}, {"epoch_length_from": "somewhere"}, {"event_counts": [1]},
+        {"event_counts": {"Phase.DONE": "1"}},
+    ],
+)  # fmt: skip
+def test_a_state_with_a_value_that_no_run_has_is_refused_by_its_name_before_anything_changes(wrong):
+    engine, _, _ = recording()
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=8), lambda e: e.terminate())
+    engine.run(EPOCH, max_epochs=3)
+    state_dict = saved_and_loaded(engine)
+    other, seen, _ = recording()
+    (key,) = wrong
+    with pytest.raises(UsageError, match=f"state has {key}="):
+        other.load_state_dict({**state_dict, **wrong})
+    assert other.state_dict() == recording()[0].state_dict()
+    other.load_state_dict(state_dict)
+    other.run(EPOCH)
+    assert seen == [2, 3, 4, 5, *EPOCH]
 
 
 def test_an_engine_that_never_ran_can_be_saved_and_loaded():

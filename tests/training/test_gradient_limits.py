@@ -170,7 +170,8 @@ def test_the_norm_is_that_of_the_unscaled_gradient_and_of_the_whole_window(fused
 
 
 def test_bounds_that_are_none_are_refused():
-    for options in ({"max_norm": 0}, {"max_norm": -1.0}, {"max_value": float("nan")}, {"max_norm": True}):
+    for options in ({"max_norm": 0}, {"max_norm": -1.0}, {"max_value": float("nan")}, {"max_norm": True},
+                    {"max_norm": "1.0"}, {"max_value": [1.0]}):  # fmt: skip
         with pytest.raises(UsageError, match="a number above 0"):
             GradientLimits(**options)
     with pytest.raises(UsageError, match="exclude each other"):

@@ -76,6 +76,24 @@ class Feed:
         length = None if self.data is None else length_of(self.data)
         return self.ended or (length is not None and position >= length)
 
+    def place(self, position: int) -> tuple[int, int]:
+        """The pass and the position in it, of a position that lies in one before this where it is below 0."""
+        length = None if self.data is None else length_of(self.data)
+        passes, within = divmod(position, length) if position < 0 and length else (0, max(position, 0))
+        return self.number + passes, within
+
+    def go_back(self, position: int) -> int | None:
+        """Have the batch at ``position``, as ``place`` takes it, come next; None where the data cannot go back.
+
+        Returns:
+            The position in its pass.
+        """
+        if _is_stream(self.data):
+            return None
+        self.number, within = self.place(position)
+        self.close(within)
+        return within
+
     def cut(self) -> None:
         """Leave the rest of the pass out; of a stream, which has but one, nothing is left out."""
         self.ended = self.ended or not _is_stream(self.data)

@@ -68,7 +68,9 @@ def decide(state: State, standing: Standing, max_epochs: int | None, max_iters: 
         UsageError: the goal lies before the place that the run has reached.
     """
     given = max_epochs is not None or max_iters is not None
-    if state.max_epochs is None and state.max_iters is None and not standing.loaded:
+    # Where max_iters is the goal, max_epochs is set too once an epoch has a length: None was put there by hand.
+    anew = state.max_epochs is None and (state.max_iters is None or state.epoch_length is not None)
+    if anew and not standing.loaded:
         return "start"
     if standing.failed and not given and state.epoch <= 1:
         return "start"  # an evaluation that broke off is worth nothing half done

@@ -5,35 +5,26 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 from shoal import runtime
-from shoal.engine._emitter import Emitter
 from shoal.engine._feed import END, Feed
 from shoal.engine._goal import finished, goal_of, set_goal
 from shoal.engine._handlers import Call
 from shoal.engine._metrics import MetricTable
-from shoal.engine._saving import Ending, LengthFrom
+from shoal.engine._requests import Askable, Request
+from shoal.engine._saving import LengthFrom
 from shoal.engine.events import Events
 from shoal.errors import DataError, UsageError
 
 __all__ = ["Loop"]
 
 
-class Request(Enum):
-    """What the loop is asked to do after the current event. Of several, the last one here is served first."""
-
-    END_EPOCH = "terminate_epoch"
-    PAUSE = "interrupt"
-    END_RUN = "terminate"
-
-
 class _Leave(Exception):  # noqa: N818 - it is no error; it takes the loop to where a request is served
     pass
 
 
-class Loop(Emitter):
+class Loop(Askable):
     """The run of an engine, once it is known where it starts."""
 
     def __init__(self, process: Callable[[Any, Any], Any]) -> None:
@@ -41,12 +32,6 @@ class Loop(Emitter):
         self._process = process
         self._feed = Feed()
         self._metrics = MetricTable()
-        # What was asked for and isn't served, and whether without COMPLETED, or EPOCH_COMPLETED. Signals and threads
-        # ask at any time: each request is put in and taken out by itself, so that none is lost to another.
-        self._requests: dict[Request, bool] = {}
-        self._running = False
-        self._in_epoch = False
-        self._ending: Ending | None = None  # this epoch is being ended by terminate_epoch()
         self._cut = False  # this epoch's metrics may lack samples: it was loaded in its middle, cut short, or failed
         self._paused = self._failed = False
         self._suppressed = False
@@ -54,54 +39,9 @@ class Loop(Emitter):
         self._length_from: LengthFrom = "data"
         self._completed = 0  # iterations whose process function has returned
         self._num_open = 0  # the last of them, whose work a process function completes later: they don't count as saved
+        self._num_torn = 0  # those of them that are to be done again, since the process function failed among them
         self._num_ahead = 0  # batches drawn of which ``state.iteration`` doesn't know yet
         self._coming: tuple[()] | tuple[Any] = ()  # the data after the current batch, where they are others
-
-    def terminate(self, skip_completed: bool = False) -> None:
-        """End the run after the current event: TERMINATE and then COMPLETED are fired, no EPOCH_COMPLETED.
-
-        A later ``run`` goes on with the batch that comes next. May be called from a signal handler.
-
-        Args:
-            skip_completed: don't fire COMPLETED.
-        """
-        self._ask(Request.END_RUN, skip_completed)
-
-    def terminate_epoch(self, skip_epoch_completed: bool = False) -> None:
-        """End the epoch after the current event: TERMINATE_SINGLE_EPOCH and EPOCH_COMPLETED are fired.
-
-        The next epoch begins the data anew.
-
-        Args:
-            skip_epoch_completed: don't fire EPOCH_COMPLETED, nor compute the epoch's metrics.
-        """
-        if self._running and (self._ending or not self._in_epoch):
-            self.logger.warning("terminate_epoch() was called where no epoch goes on; it has no effect.")
-            return
-        self._ask(Request.END_EPOCH, skip_epoch_completed)
-
-    def interrupt(self) -> None:
-        """Pause the run after the current iteration: INTERRUPT is fired, and ``run`` returns.
-
-        A later ``run`` goes on as if nothing had been: no event is fired twice, metrics keep their samples. Given other
-        data, it draws the batches that come next from these.
-        """
-        self._ask(Request.PAUSE, False)
-
-    @property
-    def should_terminate(self) -> bool:
-        """Whether ``terminate()`` was called and the run is about to end."""
-        return Request.END_RUN in self._requests
-
-    @property
-    def should_terminate_single_epoch(self) -> bool:
-        """Whether ``terminate_epoch()`` was called and the epoch is about to end."""
-        return self._running and self._asked_ending() is not None
-
-    @property
-    def should_interrupt(self) -> bool:
-        """Whether ``interrupt()`` was called and the run is about to pause."""
-        return Request.PAUSE in self._requests and not self.should_terminate
 
     def suppress_exception(self) -> None:
         """Called by a handler of EXCEPTION_RAISED, take the exception on: ``run`` returns instead of raising it.
@@ -141,29 +81,6 @@ class Loop(Emitter):
                 self._open_feed()
         else:
             self._feed.ended = True
-
-    def _ask(self, request: Request, skip_completed: bool) -> None:
-        if not self._running:
-            self.logger.warning("%s() was called while the engine is not running; it has no effect.", request.value)
-            return
-        self._requests[request] = skip_completed
-
-    def _asked_ending(self) -> Ending | None:
-        """How this epoch is about to end before its time, if it is."""
-        skips = self._requests.get(Request.END_EPOCH)
-        if skips is None:
-            return self._ending
-        return "skip" if skips else "fire"
-
-    def _keep_ending(self, ending: Ending | None) -> None:
-        """Forget all that was asked for but how the epoch ends: the next run, which enters it, serves that."""
-        self._requests.clear()
-        self._ending = None
-        if ending is not None:
-            self._requests[Request.END_EPOCH] = ending == "skip"
-
-    def _is_stopping(self) -> bool:
-        return Request.END_RUN in self._requests or Request.PAUSE in self._requests
 
     def _run(self, paused: bool) -> None:
         started = time.perf_counter()
@@ -381,7 +298,25 @@ class Loop(Emitter):
                     self._suppressed = False
         finally:
             self._keep_ending(self._asked_ending())
+            self._go_back()
             self._settle()
+
+    def _go_back(self) -> None:
+        """To the first of the iterations that are to be done again, where the data can go back."""
+        state, num_torn, self._num_torn = self.state, self._num_torn, 0
+        if num_torn == 0:
+            return
+        position = self._feed.go_back(self._completed - num_torn - state.data_base)
+        if position is None:
+            self.logger.warning(
+                "The step broke off in the middle of a window of accumulated gradients, and data of type %s cannot go "
+                "back to its beginning: its gradient may hold a part of that batch twice.",
+                type(state.dataloader).__name__,
+            )
+            return
+        self._completed -= num_torn
+        self._num_open = 0
+        state.data_base = self._completed - position
 
 
 def _clock(seconds: float) -> str:

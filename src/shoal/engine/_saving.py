@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from shoal._registry import nearest
 from shoal.engine._feed import Feed
@@ -24,6 +24,17 @@ _KEYS = (
     "epoch_ending", "event_counts",
 )  # fmt: skip
 
+_COUNTS = {  # the least that each may be; all may be None, or missing
+    "iteration": 0, "epoch": 0, "epoch_length": 1, "max_epochs": 0, "max_iters": 0,
+    "epoch_iteration": 0, "data_epoch": -1, "data_iteration": 0,
+}  # fmt: skip
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "in_epoch": (True, False),
+    "data_ended": (True, False),
+    "epoch_length_from": get_args(LengthFrom),
+    "epoch_ending": (None, *get_args(Ending)),
+}
+
 
 def saved(
     state: State, feed: Feed, done: int, in_epoch: bool, length_from: LengthFrom, user_keys: Sequence[str]
@@ -36,6 +47,7 @@ def saved(
     missing = [key for key in user_keys if not hasattr(state, key)]
     if missing:
         raise UsageError(f"state_dict_user_keys names {missing}, which engine.state doesn't have; set them first")
+    data_epoch, position = feed.place(done - state.data_base)
     own = {
         "iteration": done,
         "epoch": state.epoch,
@@ -45,8 +57,8 @@ def saved(
         "in_epoch": in_epoch,
         "epoch_iteration": done - state.epoch_base if in_epoch else 0,
         "epoch_length_from": length_from,
-        "data_epoch": feed.number,
-        "data_iteration": 0 if feed.ended else max(done - state.data_base, 0),
+        "data_epoch": data_epoch,
+        "data_iteration": 0 if feed.ended else position,
         "data_ended": feed.ended,
     }
     return {**own, **{key: getattr(state, key) for key in user_keys}}
@@ -104,6 +116,7 @@ def _check(state_dict: Mapping[str, Any], user_keys: Sequence[str]) -> None:
     missing = [key for key in user_keys if key not in state_dict]
     if missing:
         raise UsageError(f"the engine's state lacks the keys {missing}, which state_dict_user_keys names")
+    _check_values(state_dict)
     length, iteration, epoch = (state_dict.get(key) for key in ("epoch_length", "iteration", "epoch"))
     if iteration is None and (epoch is None or (epoch > 0 and not length)):
         raise UsageError(
@@ -112,3 +125,22 @@ def _check(state_dict: Mapping[str, Any], user_keys: Sequence[str]) -> None:
         )
     if (iteration or epoch) and state_dict.get("max_epochs") is None and state_dict.get("max_iters") is None:
         raise UsageError("the engine's state has neither 'max_epochs' nor 'max_iters'; it needs one of them")
+
+
+def _check_values(state_dict: Mapping[str, Any]) -> None:
+    """Find what no run can have saved, as a file that was changed by hand, before it is believed."""
+    for key, least in _COUNTS.items():
+        value = state_dict.get(key)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise UsageError(
+                f"the engine's state has {key}={value!r}, which must be a whole number of at least {least}, or None"
+            )
+    for key, choices in _CHOICES.items():
+        if key in state_dict and state_dict[key] not in choices:
+            raise UsageError(f"the engine's state has {key}={state_dict[key]!r}, which must be one of {list(choices)}")
+    firings = state_dict.get("event_counts", {})
+    if not isinstance(firings, Mapping) or not all(isinstance(count, int) for count in firings.values()):
+        raise UsageError(f"the engine's state has event_counts={firings!r}, which must hold whole numbers by event")
+    begun, iteration = state_dict.get("epoch_iteration"), state_dict.get("iteration")
+    if begun is not None and iteration is not None and begun > iteration:
+        raise UsageError(f"the engine's state has epoch_iteration={begun} of iteration={iteration}, which is more")

@@ -170,7 +170,7 @@ class TrainingStep:
         self._output_transform = output_transform
         self._tells = options.limits is not None or self._scaler is not None
         self._window: Window | None = None
-        self._epoch, self._data = -1, None
+        self._began: tuple[Any, ...] = (None, -1, None)
 
     def attach(self, engine: Engine) -> None:
         """Put what it tells on ``engine.state``, and finish the window that the end of an epoch cuts short."""
@@ -183,15 +183,22 @@ class TrainingStep:
     def __call__(self, engine: Engine, batch: Any) -> Any:
         """One iteration."""
         state = engine.state
-        if state.epoch != self._epoch or state.dataloader is not self._data:
+        data, epoch, length = self._began
+        if state.dataloader is not data or state.epoch != epoch or state.epoch_length != length:
             self._begin(engine)
         micro = ALONE if self._window is None else self._place(engine)
-        x, y, y_pred, loss = self._step(batch, micro)
-        if self._tells:
-            self._tell(engine)
+        before = 0 if micro.is_first else self._step.num_open
+        try:
+            x, y, y_pred, loss = self._step(batch, micro)
+            if self._tells:
+                self._tell(engine)
+            output = self._output_transform(x, y, y_pred, loss)
+        except BaseException:  # gradients may hold a part of this batch, which comes again: the window is done anew
+            engine._num_open = engine._num_torn = before if self._step.num_open else 0
+            raise
         if self._accumulation > 1:
             engine._num_open = self._step.num_open
-        return self._output_transform(x, y, y_pred, loss)
+        return output
 
     def _place(self, engine: Engine) -> MicroBatch:
         assert self._window is not None
@@ -200,8 +207,9 @@ class TrainingStep:
     def _begin(self, engine: Engine) -> None:
         """Settle how the iterations of this epoch, over these data, fall into windows."""
         state, world_size = engine.state, runtime.current().world_size
-        self._epoch, self._data = state.epoch, state.dataloader
-        shares = self._data if isinstance(self._data, HasShares) else None
+        data = state.dataloader
+        self._began = (data, state.epoch, state.epoch_length)
+        shares = data if isinstance(data, HasShares) else None
         needed = self._accumulation > 1 or (world_size > 1 and shares is not None)
         # Where the data have no length, a later epoch needn't have that of the first.
         length = None if engine._length_from == "end_of_data" else state.epoch_length

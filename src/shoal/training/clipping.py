@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
@@ -31,7 +31,7 @@ class GradientLimits:
 
     def __post_init__(self) -> None:
         for name, bound in (("max_grad_norm", self.max_norm), ("max_grad_value", self.max_value)):
-            if bound is not None and (isinstance(bound, bool) or not bound > 0 or math.isnan(bound)):
+            if bound is not None and not (isinstance(bound, Real) and not isinstance(bound, bool) and bound > 0):
                 raise UsageError(f"{name}={bound!r} was given; give a number above 0, or None to leave gradients alone")
         if self.max_norm is not None and self.max_value is not None:
             raise UsageError(

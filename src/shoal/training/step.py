@@ -147,7 +147,7 @@ class SupervisedStep:
             self._model.train()
         if micro is ALONE and self._is_plain:
             return self._whole(x, y)
-        if micro.is_first:
+        if micro.is_first or not self._open:  # the latter where a batch comes again after the optimizer has stepped
             self._clear_gradients()
             self._open.clear()
             self._items = None
