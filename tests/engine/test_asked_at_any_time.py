@@ -12,7 +12,7 @@ EPOCH = [0, 1]
 
 
 def run_asking(engine, line, ask, **goal):
-    """Run ``engine``, which ``ask`` is called with before the line of that number that the loop comes to; whether it was."""
+    """Run ``engine``, and ``ask`` it before the line of that number that the loop comes to; whether it was asked."""
     lines = itertools.count()
     asked = False
 
