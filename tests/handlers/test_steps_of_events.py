@@ -1,6 +1,10 @@
 """Which step a handler's event stands for."""
 
+import pytest
+
 from shoal.engine import Engine, EventEnum, Events
+from shoal.errors import UsageError
+from shoal.handlers import global_step_from_engine
 from shoal.handlers._counts import axis_of, count, event_of
 
 
@@ -67,3 +71,13 @@ def test_an_event_of_ones_own_is_counted_as_it_was_registered():
     engine.register_events(Phase.DONE, "plain", event_to_attr={Phase.DONE: "num_phases"})
     engine.run(range(3))
     assert (count(engine, Phase.DONE), count(engine, "plain")) == (30, 3)
+
+
+def test_a_step_of_what_is_no_engine_or_at_a_filtered_event_is_refused_when_it_is_asked_for():
+    engine = Engine(lambda engine, batch: None)
+    for wrong in (None, 3):
+        with pytest.raises(UsageError, match="give an engine"):
+            global_step_from_engine(wrong)
+    for event in (Events.EPOCH_COMPLETED(every=2), Events.STARTED | Events.COMPLETED):
+        with pytest.raises(UsageError, match="without a filter"):
+            global_step_from_engine(engine, event)

@@ -38,7 +38,8 @@ def test_numbers_of_all_kinds_are_looked_at(output):
     "output",
     [
         10**400, True, "nan", b"nan", None, object(), Fraction(10**400, 3), Decimal("1e999"), np.int64(3),
-        np.array(["a"]), np.array([1, None], dtype=object), np.array([]), torch.tensor([]), torch.tensor([1, 2]), torch.tensor([True]),
+        np.array(["a"]), np.array([1, None], dtype=object), np.array([]), torch.tensor([]), torch.tensor([1, 2]),
+        torch.tensor([True]),
         torch.tensor([[0.0, 1.0]]).to_sparse(), torch.tensor(1e30, dtype=torch.float64), set(), {},
     ],
     ids=repr,

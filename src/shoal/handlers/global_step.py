@@ -6,7 +6,7 @@ import weakref
 from typing import Any
 
 from shoal.engine import Engine
-from shoal.engine.events import EventKey
+from shoal.engine.events import EventEnum, EventKey
 from shoal.errors import UsageError
 from shoal.handlers._counts import count
 
@@ -38,5 +38,14 @@ def global_step_from_engine(engine: Engine, custom_event_name: EventKey | None =
         engine: usually the trainer.
         custom_event_name: the event of ``engine`` to count; None (default) is the event that the handler is called
             at, so an evaluator's ``COMPLETED`` gives the trainer's epoch.
+
+    Raises:
+        UsageError: ``engine`` is no engine, or ``custom_event_name`` no event or one that is filtered.
     """
+    if not isinstance(engine, Engine):
+        raise UsageError(f"global_step_from_engine was given a {type(engine).__name__}; give an engine")
+    if not isinstance(custom_event_name, EventEnum | str | None):
+        raise UsageError(
+            f"global_step_from_engine was given the event {custom_event_name!r}; give one without a filter"
+        )
     return GlobalStep(engine, custom_event_name)
