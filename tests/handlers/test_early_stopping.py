@@ -147,7 +147,7 @@ def test_it_does_not_keep_the_trainer_alive(caplog):
         handler = EarlyStopping(1, lambda engine: 1.0, trainer)
         handler.attach(evaluator, reset_engine=trainer)
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine, other: other.run([0]), evaluator)
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.INFO, logger="shoal.engine"):
             trainer.run([0], max_epochs=5)
         assert trainer.state.epoch == 2
         assert "no improvement in 1 evaluations; the best score was 1.0" in caplog.text

@@ -178,7 +178,7 @@ def test_a_gpu_without_a_utilization_is_told_once(monkeypatch, caplog):
     info._device, info._has_utilization = torch.device("cuda", 0), True
     trainer = Engine(lambda engine, batch: None)
     info.attach(trainer)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="shoal.engine"):
         trainer.run(range(2))
     assert trainer.state.metrics == {"gpu:0 mem(%)": 75}
     assert caplog.text.count("not supported") == 1
