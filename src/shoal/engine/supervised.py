@@ -85,8 +85,9 @@ def create_supervised_trainer(
         last one, and ``num_skipped_steps``, how many it has (tensors where the optimizer is fused).
 
         With accumulation, a ``state_dict`` in the middle of a window is that of its beginning: gradients aren't saved,
-        so that a resumed run does the window anew. Handlers that count iterations by themselves, as a schedule that
-        goes by iterations instead of optimizer steps, are ahead by those that are done again.
+        so that a resumed run does the window anew. So does a run that goes on after a step which raised in a window
+        (not with an iterator, which cannot go back: a warning says so). Handlers that count iterations by themselves,
+        as a schedule that goes by iterations instead of optimizer steps, are ahead by those that are done again.
 
     Raises:
         UsageError: an unknown ``amp_mode``, a scaler without one, no whole number of accumulation steps, or bounds of
