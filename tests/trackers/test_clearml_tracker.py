@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
+from shoal.trackers import Histogram
+
 SESSION = """
 def session(task):
     folder = Path(task.get_offline_mode_folder())
@@ -83,10 +87,41 @@ def test_clearml_keeps_what_it_is_given_and_a_logger_makes_the_task_that_its_sav
     assert "own words" in found["console"]
     assert 'path = "a/b"' in found["config"]
     assert found["models"] == ["model_1.pt", "model_2.pt"]
-    assert found["files"] == ["check file.txt", "check file.txt"]
+    assert found["files"] == ["check file.txt"] * 4
     assert {"check"} <= set(found["plots"])
     assert '"y": [1, 0, 0' in found["histogram"][0]
     assert "project_name had no effect" in found["log"]
+
+
+def test_signals_end_a_process_that_has_a_task(run_program):
+    program = """
+        import ctypes, os, signal, sys
+        from shoal.trackers.clearml import init_task, current_task
+        how, taken = sys.argv[1], []
+        if how == "own":
+            signal.signal(signal.SIGTERM, lambda number, frame: taken.append(number))
+        if how == "adopted":
+            import clearml
+            clearml.Task.init("p", "t", auto_connect_frameworks=False)
+            current_task()
+        else:
+            init_task("p", "t", auto_connect_frameworks=False)
+        if how == "fault":
+            ctypes.string_at(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        result({"taken": taken})
+        """
+    assert run_program(program, "own")["taken"] == [15]  # once: the program knows how it ends
+    for how in ("adopted", "fault"):
+        run_program(program, how, fails=True)
+
+
+def test_bars_of_a_histogram_have_labels_of_their_own():
+    from shoal.trackers.clearml import _labels
+
+    edges = Histogram.of(torch.ones(3)).edges[:-1]  # weights of a fresh LayerNorm
+    assert len(set(_labels(edges))) == len(edges)
+    assert _labels([0.25, 0.5]) == ["0.25", "0.5"]
 
 
 def _indented(text: str) -> str:

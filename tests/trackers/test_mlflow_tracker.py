@@ -112,3 +112,21 @@ def test_mlflow_keeps_what_it_is_given_and_a_resumed_run_goes_on_in_it(run_progr
     assert found["their files"] == ["texts/t/said/iteration_1.txt", "texts/t/said/iteration_2.txt"]
     assert "no-such-run" in found["refused"] and "on_error='warn'" in found["refused"]
     assert found["threads"] == ["MainThread"]
+
+
+def test_a_run_that_was_started_in_another_thread_is_ended_too(run_program, tmp_path):
+    found = run_program(
+        f"""
+        import threading
+        from shoal.trackers.mlflow import MLflowTracker
+        tracker = MLflowTracker("sqlite:///{tmp_path}/runs.db")
+        thread = threading.Thread(target=lambda: tracker.log_metrics({{"a": 1}}, step=1))
+        thread.start()
+        thread.join()
+        run_id = tracker.state_dict()["run_id"]
+        tracker.close()
+        import mlflow
+        result({{"status": mlflow.get_run(run_id).info.status}})
+        """
+    )
+    assert found["status"] == "FINISHED"

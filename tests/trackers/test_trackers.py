@@ -9,9 +9,11 @@ import json
 import math
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,7 @@ from shoal.trackers import (
     Histogram,
     Image,
     JsonlTracker,
+    Text,
     Tracker,
     plain_config,
     read_jsonl,
@@ -231,7 +234,7 @@ def test_jsonl_takes_all_that_a_tracker_must_take(tmp_path):
     histogram = media["check/histogram", "iteration", 7]
     assert (sum(histogram["counts"]), histogram["num_not_finite"], len(histogram["edges"])) == (3, 1, 65)
     artifacts = [record["artifact"] for record in read_jsonl(path) if "artifact" in record]
-    assert [entry["name"] for entry in artifacts] == ["check file.txt", "check/renamed.txt"]
+    assert [entry["name"] for entry in artifacts][:3] == ["check file.txt", "check/renamed.txt", "_/up.txt"]
     for entry in artifacts:
         assert (path.parent / entry["file"]).read_text() == "stored"
         assert entry["size_bytes"] == 6
@@ -257,7 +260,7 @@ def test_tensorboard_takes_all_that_a_tracker_must_take(tmp_path, caplog):
 
     check_tracker(lambda: TensorBoardTracker(tmp_path), read=read)
     events = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0, "images": 0}).Reload()
-    assert set(events.Tags()["images"]) == {"check/image", "check/grey", "check/figure"}
+    assert {"check/image", "check/grey", "check/figure", f"check/{'ß' * 300}"} <= set(events.Tags()["images"])
     image = events.Images("check/image")[0]
     assert (image.step, image.width, image.height) == (7, 6, 8)
     histogram = events.Histograms("check/histogram")[0].histogram_value
@@ -341,6 +344,10 @@ def test_media_are_refused_at_the_door_when_it_is_unclear_what_they_are(tmp_path
         (np.array([[[1, 2, 3, 4]]], np.uint8), [[[1, 2, 3, 4]]]),
         (np.array([[True, False]]), [[[255], [0]]]),
         (PIL.Image.new("RGB", (1, 2), (9, 8, 7)), [[[9, 8, 7]], [[9, 8, 7]]]),
+        (PIL.Image.new("RGB", (1, 1), (255, 0, 0)).convert("P"), [[[255, 0, 0]]]),  # a palette's numbers are no grey
+        (PIL.Image.new("CMYK", (1, 1), (0, 255, 255, 0)), [[[255, 0, 0]]]),
+        (PIL.Image.new("HSV", (1, 1), (0, 255, 255)), [[[255, 0, 0]]]),
+        (PIL.Image.new("LA", (1, 1), (5, 6)), [[[5, 5, 5, 6]]]),
     ],
 )
 def test_images_of_all_kinds_become_bytes_and_a_png_that_others_read(given, pixels):
@@ -363,6 +370,76 @@ def test_a_histogram_counts_every_value_once(values, num_bins):
     assert list(histogram.edges) == sorted(set(histogram.edges))
     assert all(histogram.edges[0] <= value <= histogram.edges[-1] for value in finite)
     assert histogram.total == pytest.approx(math.fsum(finite), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "values", [[1e308, -1e308], [1.7e308], [1.0, 1.0 + 2.0**-52], [5e-324, 0.0], [2**62, 2**62 + 1], [True, False]]
+)
+def test_a_histogram_of_extreme_values_counts_them_in_bins_that_rise(values):
+    for kind in (torch.tensor(values, dtype=None if isinstance(values[0], int) else torch.float64), np.array(values)):
+        histogram = Histogram.of(kind)
+        assert sum(histogram.counts) == len(values)
+        assert np.isfinite(histogram.edges).all()
+        assert (np.diff(histogram.edges) > 0).all()
+
+
+def test_a_histogram_takes_any_layout_and_refuses_what_has_no_order():
+    assert Histogram.of(np.arange(4)[::-1], 4).counts == (1, 1, 1, 1)
+    assert Histogram.of(torch.eye(2).to_sparse(), 2).counts == (2, 2)
+    for refused in (torch.ones(2, dtype=torch.complex64), np.array(["a"]), None, torch.zeros(2, device="meta")):
+        with pytest.raises(UsageError, match=r"Histogram\.of was given"):
+            Histogram.of(refused)
+    with pytest.raises(UsageError, match="num_bins=0"):
+        Histogram.of(torch.ones(2), 0)
+    with pytest.raises(UsageError, match="Text was given a int"):
+        Text(5)
+
+
+def test_numbers_of_any_kind_are_recorded_or_skipped_and_a_step_is_one(tmp_path, caplog):
+    tracker = JsonlTracker(tmp_path / "m.jsonl")
+    odd = {"meta": torch.zeros(2, device="meta"), "big": -(10**400), "sparse": torch.eye(2).to_sparse()}
+    tracker.log_metrics(odd, step=1)
+    for step in (math.nan, None, "first"):
+        with pytest.raises(UsageError, match="asked to log at step="):
+            tracker.log_metrics({"a": 1}, step=step)
+        with pytest.raises(UsageError, match="asked to log at step="):
+            tracker.log_media({"a": "text"}, step=step)
+    (line,) = read_jsonl(tmp_path / "m.jsonl")
+    assert line["big"] == -math.inf
+    assert line["sparse/1/1"] == 1.0
+    assert "meta/0" not in line
+    assert "'meta' is a Tensor and not recorded" in caplog.text
+
+
+def test_a_line_that_a_full_disk_has_cut_does_not_spoil_the_next(tmp_path):
+    tracker = JsonlTracker(tmp_path / "m.jsonl", on_error="warn")
+    tracker.log_metrics({"a": 1}, step=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "m.jsonl").stat().st_size + 5, hard))
+    try:
+        tracker.log_metrics({"a": 2}, step=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    tracker.log_metrics({"a": 3}, step=3)
+    tracker.close()
+    assert [line["step"] for line in read_jsonl(tmp_path / "m.jsonl")] == [1, 3]
+
+
+def test_a_server_that_answers_late_is_not_asked_for_every_record(caplog):
+    class Late(Refusing):
+        num_asked = 0
+
+        def _write_metrics(self, values, step, axis):
+            self.num_asked += 1
+            time.sleep(1.01)  # the timeout of a service's client
+            super()._write_metrics(values, step, axis)
+
+    tracker = Late(ConnectionError("the server is gone"), on_error="warn")
+    for step in range(4):
+        tracker.log_metrics({"a": 1}, step=step)
+    tracker.close()
+    assert tracker.num_asked == 1
+    assert "Late has lost 5 records" in caplog.text
 
 
 def test_names_that_a_service_forbids_never_meet(caplog):

@@ -50,13 +50,17 @@ def check_tracker(
     tracker.log_metrics({"each": np.array([0.5, 1.0]), "by key": {"a": 1}}, step=3, prefix="check", axis="epoch")
     tracker.log_metrics({"nan": math.nan, "inf": math.inf, "-inf": -math.inf}, step=4, prefix="check/odd")
     tracker.log_metrics({"step": 1, "time": 2, "epoch": 3, "iteration": 4}, step=5)  # names that services want
-    tracker.log_metrics({"a*b#c%d//e": 1.0, "../up": 2.0, "x" * 300: 3.0}, step=6, prefix="check")
+    odd: dict[Any, Any] = {"a*b#c%d//e": 1.0, "../up": 2.0, "x" * 300: 3.0, "half \ud83d": 4.0, 7: 5.0, None: 10**400}
+    tracker.log_metrics(odd, step=6, prefix="check")
+    tracker.log_metrics({"": 1.0}, step=6)
     _log_media(tracker)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "check file.txt"
         file.write_text("stored")
         tracker.log_artifact(file)
         tracker.log_artifact(file, name="check/renamed.txt")
+        tracker.log_artifact(file, name="../up.txt")
+        tracker.log_artifact(file, name="ß" * 300)
     tracker.close()
     tracker.close()
 
@@ -75,6 +79,11 @@ def _log_media(tracker: Tracker) -> None:
         "histogram": Histogram.of(torch.tensor([0.0, 1.0, 1.0, math.nan])),
         "constant": Histogram.of(torch.zeros(3)),
         "nothing": Histogram.of(torch.zeros(0)),
+        "x" * 300: Text("x" * 300),
+        "ß" * 300: Image(torch.zeros(2, 2)),
+        "NUL \0": Image(torch.zeros(2, 2)),
+        "half \ud83d": Text("half \ud83d"),
+        "日本語 " * 60: Histogram.of(torch.zeros(3)),
     }
     if importlib.util.find_spec("matplotlib") is not None:
         from matplotlib.figure import Figure as Drawing
@@ -94,6 +103,7 @@ def _config() -> dict[str, Any]:
         "list": [1, [2, {"three": None}]],
         "nested": {"a": {"b": True}, 3: {"set"}},
         "nan": math.nan,
+        "half \ud83d": "half \ud83d",
         "dtype": torch.bfloat16,
         "long": "x" * 7000,
         "odd * name #": 1,

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from numbers import Number
@@ -14,18 +15,23 @@ from typing import Any
 
 import torch
 
+from shoal.trackers._names import readable
+
 __all__ = ["flat_config", "plain_config", "scalars"]
 
 _MAX_DEPTH = 20
+_MAX_FLOAT = int(sys.float_info.max)
 
 
 def scalars(name: str, value: Any) -> Iterator[tuple[str, float]]:
     """The numbers in a metric's value: one, or several as ``name/0``, ``name/1``, … or ``name/key``; none of a text."""
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().tolist()
+        value = () if value.is_meta else value.detach().to_dense().cpu().tolist()
     elif hasattr(value, "tolist") and not isinstance(value, Number):
         value = value.tolist()  # a NumPy array
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, int) and abs(value) > _MAX_FLOAT:
+        yield name, math.copysign(math.inf, value > 0 or -1)
+    elif isinstance(value, (bool, int, float)):
         yield name, float(value)
     elif isinstance(value, Mapping):
         for key, item in value.items():
@@ -39,20 +45,22 @@ def scalars(name: str, value: Any) -> Iterator[tuple[str, float]]:
 
 def plain_config(value: Any, depth: int = 0) -> Any:
     """A configuration's value in dicts, lists, strings, numbers, booleans and None; what is unusual becomes text."""
-    if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum)):
+    if value is None or (isinstance(value, (bool, int)) and not isinstance(value, enum.Enum)):
         return value
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
+        return readable(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if depth >= _MAX_DEPTH:
-        return str(value)
+        return readable(value)
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, PurePath):
-        return str(value)
+        return readable(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain_config(item, depth + 1) for key, item in value.items()}
+        return {readable(key): plain_config(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_config(item, depth + 1) for item in value]
     if isinstance(value, AbstractSet):
@@ -61,7 +69,7 @@ def plain_config(value: Any, depth: int = 0) -> Any:
         return plain_config(value.detach().cpu().tolist(), depth + 1)
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return plain_config(value.item(), depth + 1)  # a NumPy number
-    return str(value)
+    return readable(value)
 
 
 def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

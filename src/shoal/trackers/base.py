@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from shoal import runtime
 from shoal.errors import ShoalError, TrackerError, UsageError
+from shoal.trackers._names import readable, relative
 from shoal.trackers._plain import plain_config, scalars
 from shoal.trackers.media import Figure, Histogram, Image, Medium, Text, as_medium
 
@@ -72,7 +74,8 @@ class RankZeroTracker:
 
     Args:
         on_error: ``"raise"`` (default), or ``"warn"``: the training goes on, each kind of error is logged once, and
-            ``close`` says how many records were lost.
+            ``close`` says how many records were lost. After a failure that took seconds, records are lost without a try
+            for nine times as long.
 
     Raises:
         UsageError: ``on_error`` is something else.
@@ -83,6 +86,7 @@ class RankZeroTracker:
     _failed = False
     _said: frozenset[str] = frozenset()
     _num_lost = 0
+    _quiet_until = 0.0
 
     def __init__(self, *, on_error: OnError = "raise") -> None:
         if on_error not in ("raise", "warn"):
@@ -90,39 +94,47 @@ class RankZeroTracker:
         self.on_error = on_error
 
     def log_metrics(self, metrics: Mapping[str, Any], *, step: int, prefix: str = "", axis: str = "iteration") -> None:
-        """Record numbers; see :class:`Tracker`."""
+        """Record numbers; see :class:`Tracker`.
+
+        Raises:
+            UsageError: the step is no whole number; on rank 0.
+        """
         if not runtime.current().is_main:
             return
         values = {}
-        for name, value in metrics.items():
+        for given, value in metrics.items():
+            name = readable(given)
             found = dict(scalars(name, value))
             if not found:
                 kind = type(value).__name__
                 self._say_once(name, "The metric '%s' is a %s and not recorded: it has no number", name, kind)
             values.update({f"{prefix}/{key}" if prefix else key: number for key, number in found.items()})
+        step = _whole(step)
         if values:
-            self._attempt(f"metrics of step {int(step)}", self._write_metrics, values, int(step), axis)
+            self._attempt(f"metrics of step {step}", self._write_metrics, values, step, axis)
 
     def log_config(self, config: Mapping[str, Any]) -> None:
         """Record how the run was configured; see :class:`Tracker`."""
         if runtime.current().is_main:
-            plain = {str(key): plain_config(value) for key, value in config.items()}
+            plain = {readable(key): plain_config(value) for key, value in config.items()}
             self._attempt("the configuration", self._write_config, plain)
 
     def log_media(self, media: Mapping[str, Any], *, step: int, prefix: str = "", axis: str = "iteration") -> None:
         """Record texts, images, figures and histograms; see :class:`Tracker`.
 
         Raises:
-            UsageError: a value is none of these; on rank 0.
+            UsageError: a value is none of these, or the step is no whole number; on rank 0.
         """
         if not runtime.current().is_main:
             return
-        wrapped = {f"{prefix}/{name}" if prefix else name: as_medium(name, value) for name, value in media.items()}
-        for name, medium in wrapped.items():
-            self._attempt(f"'{name}' of step {int(step)}", self._write_medium, name, medium, int(step), axis)
+        named = {readable(name): as_medium(str(name), value) for name, value in media.items()}
+        step = _whole(step)
+        for key, medium in named.items():
+            name = f"{prefix}/{key}" if prefix else key
+            self._attempt(f"'{name}' of step {step}", self._write_medium, name, medium, step, axis)
 
     def log_artifact(self, path: str | os.PathLike[str], name: str | None = None) -> None:
-        """Store a copy of a file; see :class:`Tracker`.
+        """Store a copy of a file; see :class:`Tracker`. A name that leads elsewhere, as ``../x``, is kept inside.
 
         Raises:
             UsageError: there is no such file; on rank 0.
@@ -132,7 +144,7 @@ class RankZeroTracker:
         file = Path(path)
         if not file.is_file():
             raise UsageError(f"asked to store the file '{file}', which is not there; give a file, packed if it's many")
-        self._attempt(f"the file '{file}'", self._write_artifact, file, name or file.name)
+        self._attempt(f"the file '{file}'", self._write_artifact, file, relative(readable(name or file.name)))
 
     def close(self) -> None:
         """Write out what is left; see :class:`Tracker`."""
@@ -178,6 +190,10 @@ class RankZeroTracker:
             _log.error("%s", failure)
 
     def _attempt(self, what: str, write: Callable[..., None], *args: Any) -> None:
+        began = time.monotonic()
+        if began < self._quiet_until and write != self._close:
+            self._num_lost += 1
+            return
         try:
             write(*args)
         except ShoalError:
@@ -190,6 +206,9 @@ class RankZeroTracker:
                     "on_error='warn' to train on without what it loses"
                 ) from error
             self._num_lost += 1
+            ended = time.monotonic()
+            if ended - began > 1:  # a server that is not there: waiting for it takes a tenth of the time at most
+                self._quiet_until = ended + 9 * (ended - began)
             self._say_once(type(error).__qualname__, "%s. The training goes on without it", text)
 
     def _say_once(self, key: str, text: str, *args: object) -> None:
@@ -256,3 +275,10 @@ class RankZeroTracker:
 
     def _resume(self, run_id: str) -> None:
         """Write to this run from now on."""
+
+
+def _whole(step: Any) -> int:
+    try:
+        return int(step)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"asked to log at step={step!r}; give a whole number") from error

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import math
+import os
+import signal
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from shoal._optional import check_installed, require
@@ -21,6 +26,7 @@ __all__ = ["ClearMLTracker", "current_task", "has_task", "init_task"]
 _waiting: weakref.WeakSet[ClearMLTracker] = weakref.WeakSet()
 """Trackers that will make a Task at their first record; what needs the Task earlier has them make it."""
 _is_watched: list[bool] = []
+_OF_FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
 def current_task() -> Any:
@@ -34,6 +40,7 @@ def current_task() -> Any:
     for tracker in list(_waiting):
         task = task or tracker.task
     _let_it_end()
+    _let_signals_work()
     if task is None:
         raise UsageError(
             "ClearML was asked for, but this process has no Task; call clearml.Task.init(project_name, task_name) on "
@@ -47,7 +54,8 @@ def init_task(*args: Any, **options: Any) -> Any:
 
     On Linux ClearML forks a process that sends its records. Now and then (seen with 2.1.12, every third run) that one
     misses the word to stop, and the end of the training waits for it for ever. Threads send them here instead, as they
-    do with ``report_use_subprocess: false`` in the section ``sdk.development`` of clearml.conf.
+    do with ``report_use_subprocess: false`` in the section ``sdk.development`` of clearml.conf. And signals have their
+    usual effect; ClearML's handler (seen with 2.1.12) swallows SIGTERM, and a segmentation fault under it never ends.
 
     Args:
         args: as ``Task.init`` takes them: project_name, task_name, …
@@ -59,7 +67,9 @@ def init_task(*args: Any, **options: Any) -> Any:
     task_class = _clearml().Task
     if hasattr(task_class, "_report_subprocess_enabled"):  # ClearML reads the file alone, so there is no other way
         task_class._report_subprocess_enabled = False
-    return task_class.init(*args, **options)
+    task = task_class.init(*args, **options)
+    _let_signals_work()
+    return task
 
 
 def has_task() -> bool:
@@ -73,6 +83,31 @@ def _let_it_end() -> None:
         return
     _is_watched.append(True)
     atexit.register(lambda: threading.Thread(target=_flush_for_ever, daemon=True).start())
+
+
+def _let_signals_work() -> None:
+    """Undo what ClearML's handler takes from signals; it calls the one before it only where that is a function.
+
+    Where the program itself handles SIGTERM it knows how it ends, and ClearML's exit handler runs then.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, *_OF_FAULTS):
+        before = getattr(getattr(signal.getsignal(number), "__self__", None), "_org_handlers", {})
+        if number == signal.SIGTERM and before.get(number) == signal.SIG_DFL:
+            before[number] = _end_by  # after ClearML has noted that the Task was stopped
+        elif before.get(number) is not None:
+            signal.signal(number, before[number])
+        elif number in before:  # faulthandler's, which is none of Python's
+            signal.signal(number, signal.SIG_DFL)
+            if faulthandler.is_enabled():
+                faulthandler.disable()
+                faulthandler.enable()
+
+
+def _end_by(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _flush_for_ever() -> None:
@@ -187,7 +222,7 @@ class ClearMLTracker(RankZeroTracker):
             series=series,
             iteration=step,
             values=list(histogram.counts),
-            xlabels=[f"{edge:.4g}" for edge in histogram.edges[:-1]],
+            xlabels=_labels(histogram.edges[:-1]),
         )
 
     def _write_artifact(self, path: Path, name: str) -> None:
@@ -211,6 +246,15 @@ class ClearMLTracker(RankZeroTracker):
         self._resumed_id = run_id
         if self._task is None:
             _waiting.add(self)
+
+
+def _labels(numbers: Sequence[float]) -> list[str]:
+    """Numbers as short texts, no two alike: ClearML draws bars of the same label as one."""
+    for num_digits in range(4, 17):
+        labels = [f"{number:.{num_digits}g}" for number in numbers]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [repr(number) for number in numbers]
 
 
 def _split(name: str) -> tuple[str, str]:

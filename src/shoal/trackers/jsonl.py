@@ -48,6 +48,7 @@ class JsonlTracker(RankZeroTracker):
         super().__init__(on_error=on_error)
         self.path = Path(path)
         self._descriptor: int | None = None
+        self._is_in_mid_line = False
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record of one's own, as it is, on rank 0.
@@ -60,11 +61,12 @@ class JsonlTracker(RankZeroTracker):
         line = json.dumps(_finite(record), allow_nan=False, separators=(", ", ": ")) + "\n"
         if self._descriptor is None:
             self._descriptor = self._open()
-            if self._ends_in_mid_line():
-                line = "\n" + line  # a killed run's last line stays apart from ours
-        data = memoryview(line.encode())
+            self._is_in_mid_line = self._ends_in_mid_line()
+        data = memoryview(("\n" + line if self._is_in_mid_line else line).encode())
+        self._is_in_mid_line = True  # a line that a kill or a full disk has cut stays apart from the next
         while data:
             data = data[os.write(self._descriptor, data) :]
+        self._is_in_mid_line = False
 
     def _write_metrics(self, values: dict[str, float], step: int, axis: str) -> None:
         named = {f"{key}_" if key in _OWN_KEYS else key: value for key, value in values.items()}
@@ -96,7 +98,7 @@ class JsonlTracker(RankZeroTracker):
         folder = self.path.with_name(f"{self.path.stem}_media")
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / _file_name(name)
-        partial = file.with_name(f"{file.name}.part")
+        partial = file.with_name(f"{file.name}.{os.getpid()}.part")  # another job may write here, too
         partial.write_bytes(content)
         partial.replace(file)
         return f"{folder.name}/{file.name}"
@@ -107,7 +109,7 @@ class JsonlTracker(RankZeroTracker):
         if not file.is_relative_to(folder):
             file = folder / f"{self.path.stem}_files" / _file_name(name)
             file.parent.mkdir(parents=True, exist_ok=True)
-            partial = file.with_name(f"{file.name}.part")
+            partial = file.with_name(f"{file.name}.{os.getpid()}.part")  # another job may write here, too
             shutil.copyfile(path, partial)
             partial.replace(file)
         entry = {"name": name, "file": file.relative_to(folder).as_posix(), "size_bytes": file.stat().st_size}

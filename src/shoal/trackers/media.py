@@ -13,9 +13,15 @@ import torch
 
 from shoal._optional import require
 from shoal.errors import UsageError
+from shoal.trackers._names import readable
 
 __all__ = ["Figure", "Histogram", "Image", "Medium", "Text", "as_medium"]
 
+_PILLOW = {
+    **dict.fromkeys(("P", "CMYK", "YCbCr", "LAB", "HSV", "RGBX"), "RGB"),
+    **dict.fromkeys(("PA", "LA", "RGBa"), "RGBA"),
+}
+"""What Pillow's modes become whose numbers are not brightness."""
 _COLOURS = {1: 0, 3: 2, 4: 6}  # PNG's colour type by number of channels: grey, RGB, RGBA
 
 
@@ -25,9 +31,17 @@ class Text:
 
     Attributes:
         text: the text; Markdown where a service shows it.
+
+    Raises:
+        UsageError: it is no string.
     """
 
     text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise UsageError(f"Text was given a {type(self.text).__qualname__}; give a string")
+        object.__setattr__(self, "text", readable(self.text))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +50,8 @@ class Image:
 
     Args:
         pixels: a tensor ``(C, H, W)`` or ``(H, W)``, an array ``(H, W, C)`` or ``(H, W)``, or an image of Pillow; C is
-            1, 3 or 4. Floats are brightness from 0 to 1, what lies outside is cut off, NaN is black; integers are 0 to
-            255.
+            1, 3 or 4; one of Pillow's with a palette or in another colour space becomes RGB. Floats are brightness from
+            0 to 1, what lies outside is cut off, NaN is black; integers are 0 to 255.
         caption: shown below it, where the service shows one.
 
     Attributes:
@@ -148,18 +162,28 @@ class Histogram:
         Args:
             values: the values, any number of them, none included.
             num_bins: how many bins, from the smallest to the largest finite value.
+
+        Raises:
+            UsageError: the values are complex, or no numbers, or ``num_bins`` is no whole number from 1.
         """
-        tensor = torch.as_tensor(values).detach().reshape(-1)
-        tensor = tensor.to("cpu", torch.float64)  # counts of float32 would stop at 2**24
+        if isinstance(num_bins, bool) or not isinstance(num_bins, int) or num_bins < 1:
+            raise UsageError(f"Histogram.of was asked for num_bins={num_bins!r}; give a whole number from 1")
+        tensor = _flat(values)
         finite = tensor[torch.isfinite(tensor)]
         low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-        if low == high:  # one value only: a bin around it that every number format can tell from it
+        scale = 1.0 if max(abs(low), abs(high)) < 1e300 else 2.0**-4  # their distance must be finite
+        low, high = low * scale, high * scale
+        if high - low <= 2 * num_bins * np.spacing(max(abs(low), abs(high))):
+            # One value only, or no room for limits between two: a bin around it that every format can tell from it.
             margin = max(abs(low) * 1e-3, 1e-3)
             low, high = low - margin, high + margin
-        counts = torch.histc(finite, num_bins, low, high) if len(finite) else torch.zeros(num_bins)
+        scaled = finite if scale == 1.0 else finite * scale
+        counts = torch.histc(scaled, num_bins, low, high) if len(finite) else torch.zeros(num_bins)
+        limit = np.finfo(np.float64).max * scale
+        edges = np.linspace(low, high, num_bins + 1).clip(-limit, limit)
         return cls(
             counts=tuple(int(count) for count in counts.tolist()),
-            edges=tuple(np.linspace(low, high, num_bins + 1).tolist()),
+            edges=tuple((edges / scale).tolist()),
             total=float(finite.sum()),
             total_squares=float(finite.square().sum()),
             num_not_finite=len(tensor) - len(finite),
@@ -187,13 +211,26 @@ def as_medium(name: str, value: Any) -> Medium:
     )
 
 
+def _flat(values: Any) -> torch.Tensor:
+    """All values in a row on the CPU, as float64: counts of float32 would stop at 2**24."""
+    try:
+        # A copy of an array: torch knows no strides that run backwards.
+        tensor = torch.as_tensor(np.array(values) if isinstance(values, np.ndarray) else values).detach()
+        dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"Histogram.of was given a {type(values).__qualname__} that holds no numbers") from error
+    if dense.is_complex() or dense.is_meta:
+        raise UsageError(f"Histogram.of was given {dense.dtype} on {dense.device}; give numbers, as values.abs()")
+    return dense.reshape(-1).to("cpu", torch.float64)
+
+
 def _pixels(given: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     is_tensor = isinstance(given, torch.Tensor)
     if is_tensor:
         tensor = given.detach()
         array = (tensor.float() if tensor.dtype.is_floating_point else tensor).cpu().numpy()
     else:
-        array = np.asarray(given)
+        array = np.asarray(given.convert(_PILLOW[given.mode]) if getattr(given, "mode", None) in _PILLOW else given)
     shape, layout = array.shape, "(C, H, W)" if is_tensor else "(H, W, C)"
     if array.ndim == 3 and is_tensor:
         array = array.transpose(1, 2, 0)

@@ -173,8 +173,11 @@ class MLflowTracker(RankZeroTracker):
         if run is not None and self._is_own:
             mlflow = _mlflow()
             active = mlflow.active_run()
+            status = "FAILED" if self._failed else "FINISHED"
             if active is not None and active.info.run_id == run.info.run_id:
-                mlflow.end_run("FAILED" if self._failed else "FINISHED")
+                mlflow.end_run(status)
+            elif self._client.get_run(run.info.run_id).info.status == "RUNNING":  # active in another thread
+                self._client.set_terminated(run.info.run_id, status)
 
     def _run_id(self) -> str | None:
         return self._wanted_id

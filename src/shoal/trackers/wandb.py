@@ -46,7 +46,7 @@ class WandbTracker(RankZeroTracker):
         self._options = options
         self._is_own = False
         self._axis_of: dict[str, str] = {}
-        self._names = NameMap("Weights & Biases", _name)
+        self._names = NameMap("Weights & Biases", _name, max_length=200)  # files of media have more behind it
         self._artifact_names = NameMap("Weights & Biases", file_like, max_length=128)
 
     @property
@@ -132,7 +132,7 @@ class WandbTracker(RankZeroTracker):
 
 
 def _name(name: str) -> str:
-    return f"{name}_" if name in _AXES else name.replace("*", "_")  # a star would mean all names that begin so
+    return f"{name}_" if name in _AXES else name.replace("*", "_") or "_"  # a star would mean all that begin so
 
 
 def _wandb() -> Any:
