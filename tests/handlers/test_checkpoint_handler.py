@@ -58,7 +58,8 @@ def test_a_single_object_is_saved_as_its_own_state_and_several_by_name(tmp_path)
         Checkpoint.load_objects({"model": nn.DataParallel(other)}, torch.load(tmp_path / name))
 
 
-def test_the_best_by_a_metric_of_the_evaluator_at_the_trainers_epoch(tmp_path):
+@pytest.mark.parametrize("wrap", [lambda handler: handler, lambda handler: lambda engine: handler(engine)])
+def test_the_best_by_a_metric_of_the_evaluator_at_the_trainers_epoch(tmp_path, wrap):
     scores = [0.1, math.nan, 0.65884, 0.3, 0.65884]
     trainer, evaluator = _engine(), _engine([{"Accuracy": score} for score in scores])
     handler = Checkpoint(
@@ -70,7 +71,7 @@ def test_the_best_by_a_metric_of_the_evaluator_at_the_trainers_epoch(tmp_path):
         score_name="val_accuracy",
         score_function=Checkpoint.get_default_score_fn("Accuracy"),
     )
-    evaluator.add_event_handler(Events.COMPLETED, handler)
+    evaluator.add_event_handler(Events.COMPLETED, wrap(handler))
     seen = []
 
     def evaluate(engine):
@@ -81,7 +82,7 @@ def test_the_best_by_a_metric_of_the_evaluator_at_the_trainers_epoch(tmp_path):
         seen.append(_names(tmp_path))
 
     trainer.add_event_handler(Events.EPOCH_COMPLETED, evaluate)
-    trainer.run([0], max_epochs=5)
+    trainer.run([0, 0, 0], max_epochs=5)
     name = "best_model_{}_val_accuracy={}.pt".format
     assert seen == [
         [name(1, "0.1000")],

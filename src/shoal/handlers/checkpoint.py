@@ -330,6 +330,8 @@ class Checkpoint:
 
     def _step(self, engine: Engine, event: EventKey) -> int:
         if self._global_step_transform is not None:
+            if not engine.handlers.find(self):  # called by another handler, whose event it is then
+                event = engine.last_event_name or event
             return self._global_step_transform(engine, event)
         return engine.state.iteration if event in _OUT_OF_TURN else count(engine, event)
 
