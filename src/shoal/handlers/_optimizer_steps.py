@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from shoal.errors import UsageError
+from shoal.training import left_out_by_scaler
 
 __all__ = ["OptimizerSteps"]
 
@@ -49,9 +50,8 @@ class OptimizerSteps:
     def took_step(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer.step()`` has returned."""
         self._called += 1
-        found_inf = getattr(optimizer, "found_inf", None)  # put there by the scaler for the time of the call
-        if isinstance(found_inf, torch.Tensor):
-            flag = found_inf.detach().ne(0).sum()
+        flag = left_out_by_scaler(optimizer)
+        if flag is not None:
             self._left_out = flag if self._left_out is None else self._left_out + flag
 
 

@@ -12,7 +12,7 @@ from shoal._registry import nearest
 from shoal.errors import UsageError
 from shoal.training.batches import map_tensors
 
-__all__ = ["Precision"]
+__all__ = ["Precision", "left_out_by_scaler"]
 
 _LOGGER = "shoal.training.precision"
 _MODES = ("amp", "bf16", "fp16")
@@ -89,3 +89,16 @@ class Precision:
         if self.dtype is None:
             return output
         return map_tensors(lambda t: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t, output)
+
+
+def left_out_by_scaler(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
+    """Whether the call of ``optimizer.step()`` that is ending was to do nothing; asked in a hook after the step.
+
+    A gradient scaler calls a fused optimizer also for a step that it leaves out, and tells it so by ``found_inf``, for
+    the time of the call. Other optimizers it doesn't call then.
+
+    Returns:
+        1 or 0, without dimensions, on the device, for which nobody waits; None where the optimizer is told nothing.
+    """
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf.detach().ne(0).sum() if isinstance(found_inf, torch.Tensor) else None

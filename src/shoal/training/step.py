@@ -16,7 +16,7 @@ from shoal.errors import UsageError
 from shoal.training.batches import map_tensors, prepare_batch
 from shoal.training.clipping import GradientLimits
 from shoal.training.parallel import unwrap_model
-from shoal.training.precision import Precision
+from shoal.training.precision import Precision, left_out_by_scaler
 from shoal.training.sync_batchnorm import GlobalBatchNorm
 from shoal.training.window import ALONE, MicroBatch
 
@@ -299,8 +299,8 @@ class _StepsOf:
         self.skipped: bool | torch.Tensor = False
 
     def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        found_inf = getattr(optimizer, "found_inf", None)
-        self.skipped = found_inf.detach().ne(0).sum() if isinstance(found_inf, torch.Tensor) else False
+        left_out = left_out_by_scaler(optimizer)
+        self.skipped = False if left_out is None else left_out
 
 
 def _exact_dtype(device: torch.device) -> torch.dtype:
